@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 
+import torch
 import torch.distributed as dist
 from torch.utils import cpp_extension
 
@@ -69,6 +70,18 @@ def main():
         return manager
 
     side_stream(doubles, coalesced)
+
+    # Calls of one coalesced group run on one device.
+    for first, second, words in ((tensor, torch.ones(8), "on the CPU, calls before it on CUDA"),
+                                 (torch.ones(8), tensor, "on CUDA, calls before it on the CPU")):
+        try:
+            with dist._coalescing_manager(device=torch.device("cpu")):
+                dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([first])
+                dist.group.WORLD._get_backend(torch.device("cpu")).allreduce([second])
+            raise AssertionError("a group of both kinds was made")
+        except RuntimeError as error:
+            assert words in str(error), error
+    dist.all_reduce(tensor)
     dist.destroy_process_group()
     print("streams of CUDA: as they must be")
 

@@ -3,6 +3,7 @@
     torchrun --nproc-per-node 4 tests/torch/errors.py [CHECK...]
 """
 
+import os
 import time
 
 import torch
@@ -219,6 +220,42 @@ def an_error_where_ranks_tell_each_other_nothing():
     text = soon_of_any(lambda: model(longer))
     assert "there are 40 tokens" in text and ("rank 2" in text or RANK == 2), text
     recovered(model, 1)
+
+
+@check
+def a_collective_of_one_rank_against_a_layer():
+    """Neither returns without the other ranks. The group's calls fail then, too, so it is made anew each time."""
+    calls = {"barrier": dist.barrier, "all_reduce": lambda: dist.all_reduce(torch.ones(2)),
+             "asynchronous": lambda: dist.all_reduce(torch.ones(2), async_op=True).wait()}
+    for turn, (name, call) in enumerate(calls.items()):
+        model = layer_of()
+        began = time.monotonic()
+        output = model(tokens_of(RANK, 0)) if turn == 2 else None
+        try:
+            if RANK == 1:
+                call()
+            elif turn == 2:
+                output.sum().backward()
+            else:
+                model(tokens_of(RANK, 0))
+            raise AssertionError("no error")
+        except RuntimeError as error:
+            text = str(error)
+        assert time.monotonic() - began < 10 * PATIENCE, text
+        assert ("BARRIER" if name == "barrier" else "ALLREDUCE") in text and "rank 1 in" in text, text
+        assert f"the {'backward' if turn == 2 else 'forward'} pass" in text.replace("a forward", "the forward"), text
+        assert f"of layer {model.layer.number}" in text and "rank 0, 2" in text, text
+        dist.destroy_process_group()
+        store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), WORLD, is_master=False)
+        dist.init_process_group("cpu:moeccl", store=dist.PrefixStore(f"anew {turn}", store), rank=RANK, world_size=WORLD)
+    # A rank that only comes later is waited for.
+    model = layer_of()
+    if RANK == 1:
+        time.sleep(2.5)
+    model(tokens_of(RANK, 0)).sum().backward()
+    if RANK == 1:
+        time.sleep(2.5)
+    dist.barrier()
 
 
 def start():

@@ -229,7 +229,7 @@ def layers_learn():
         module.zero_grad()
     run(case)
     text = case.layer.explain()
-    assert "runs under" in text and "ms a step measured" in text, text
+    assert text.startswith("The layer follows") and "runs under" in text and "ms a step measured" in text, text
 
 
 @check
@@ -473,7 +473,7 @@ def copies():
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()
-    assert "baseline" in text and "The layer follows" in text, text
+    assert "baseline" in text and text.startswith("The layer follows") and "predicted to be the fastest" in text, text
     choices = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, mp_size=2,
                                   capacity_factor=1.0)
     assert [each.schedule for each in choices] and choices[0].seconds <= choices[-1].seconds
@@ -481,6 +481,38 @@ def prediction_and_explanation():
     text = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, explain=True)
     assert "S1" in text
     raises(lambda: moeccl.torch.select(nodes=[4, 3], experts=16, top_k=2, embedding=512, hidden=8, tokens=1), "7")
+
+
+@check
+def losses_and_loads():
+    """What gates add to the loss, against the formulas in float64, with gradients for the gate alone."""
+    case = Case()
+    tokens = random((30, EMBEDDING), RANK, 7).requires_grad_()
+    raises(case.layer.loads, "there was none")
+    case.layer(tokens)
+    logits = case.gate(tokens.detach())
+    indices = logits.topk(2, -1).indices
+    counts = torch.bincount(indices.flatten(), minlength=case.number)
+    assert torch.equal(case.layer.loads(), counts)
+    balance = case.number * (counts / counts.sum() * torch.softmax(logits, -1).mean(0)).sum()
+    z = torch.logsumexp(logits, -1).square().mean()
+    assert torch.allclose(case.layer.balance_loss().double(), balance) and torch.allclose(case.layer.z_loss().double(), z)
+    ours = torch.autograd.grad(case.layer.balance_loss() + case.layer.z_loss(), case.gate.weight)
+    theirs = torch.autograd.grad(balance + z, case.gate.weight)
+    assert torch.allclose(ours[0], theirs[0], atol=1e-6), (ours, theirs)
+    # Even choices have the least loss, and one expert that has all the largest.
+    even = torch.zeros(case.number, case.number)
+    assert moeccl.torch.load_balancing_loss(even, torch.arange(case.number)[:, None]) == 1
+    one = torch.nn.functional.one_hot(torch.zeros(5, dtype=torch.long), case.number) * 1e4
+    assert moeccl.torch.load_balancing_loss(one, torch.zeros(5, 1, dtype=torch.long)) == case.number
+    for none in (moeccl.torch.load_balancing_loss(logits[:0], indices[:0]), moeccl.torch.router_z_loss(logits[:0])):
+        assert none == 0
+    # Choices that are not made do not count; a gate without logits has no losses.
+    case = Case(gate="dropped")
+    case.layer(tokens)
+    assert case.layer.loads().sum() < 60
+    raises(case.layer.balance_loss, "no logits", "load_balancing_loss")
+    copy.deepcopy(case.layer)
 
 
 @check

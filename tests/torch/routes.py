@@ -158,7 +158,8 @@ def counts_are_tensors():
     assert handle.offsets.dtype == torch.int32 and handle.offsets.equal(by_rank.sum(1).cumsum(0).int())
     wanted = [each[0][(each[1] == expert).any(1)].float() for expert in mine for each in everyone]
     assert rows.equal(torch.cat(wanted) if wanted else rows.new_empty(0, HIDDEN)), "rows in another order"
-    assert handle.rows == len(rows) and not rows.requires_grad
+    assert handle.rows == len(rows) and not rows.requires_grad and handle.tokens == len(tokens)
+    assert handle.experts.equal(torch.repeat_interleave(handle.counts))
 
 
 @check
@@ -214,6 +215,65 @@ def checkpoints_compute_it_again():
             near(output, expected, "the output")
             near(tokens.grad, of_tokens, "the gradient of tokens")
             near(weights.grad, of_weights, "the gradient of weights")
+
+
+@check
+def halves_go_on_beside_the_caller():
+    """Each half started, something computed, and awaited; forward and backward, with kept handles and gradients of all."""
+    for mode, beside in itertools.product(("combine", "rows"), ((True, True), (True, False), (False, True))):
+        route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32, weights=mode)
+        own = own_matrices(route)
+        for step in range(4):
+            tokens, indices, weights, gradient = routing_of(RANK, step)
+            tokens, weights = tokens.float().requires_grad_(), weights.float().requires_grad_()
+
+            def part(tokens, weights):
+                begun = route.dispatch(tokens, indices, weights, async_op=beside[0])
+                shared = tokens * 2
+                rows, handle = begun.wait() if beside[0] else begun
+                results = run_experts(rows, handle, own)
+                results = results * handle.row_weights[:, None] if mode == "rows" else results
+                ended = route.combine(results, handle, async_op=beside[1])
+                return (ended.wait() if beside[1] else ended) + shared
+
+            own.grad = None
+            output = checkpoint(part, tokens, weights, use_reentrant=False) if step % 2 else part(tokens, weights)
+            (output * gradient).sum().backward()
+            expected, (of_tokens, of_weights), of_experts = dense(step)
+            near(output, expected + 2 * tokens.detach(), "the output")
+            near(tokens.grad, of_tokens + 2 * gradient, "the gradient of tokens")
+            near(weights.grad, of_weights, "the gradient of weights")
+            mine = of_experts[route.first_expert:route.first_expert + route.num_local_experts]
+            near(own.grad if own.grad is not None else torch.zeros_like(own), mine, "the gradient of experts")
+    # What is never awaited is no obstacle to what comes.
+    route.dispatch(*(each.float() if each.is_floating_point() else each for each in routing_of(RANK, 2)[:3]), async_op=True)
+    step_of(route, 3)
+
+
+@check
+def a_checkpoint_sends_rows_alone():
+    """Behind prepare() nothing is told a second time: a recomputation begins no pass."""
+    route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32)
+    own = own_matrices(route)
+    begun = []
+    begin = route.begin
+    route.begin = lambda *given: begun.append(1) or begin(*given)
+    for step in range(3):
+        tokens, indices, weights, gradient = routing_of(RANK, step)
+        tokens, weights = tokens.float().requires_grad_(), weights.float().requires_grad_()
+        handle = route.prepare(tokens, indices, weights)
+        computed = []
+
+        def part(tokens):
+            computed.append(1)
+            rows, _ = route.dispatch(tokens, handle=handle)
+            return route.combine(run_experts(rows, handle, own), handle)
+
+        (checkpoint(part, tokens, use_reentrant=False) * gradient).sum().backward()
+        assert len(computed) == 2 and len(begun) == step + 1
+        _, (of_tokens, of_weights), _ = dense(step)
+        near(tokens.grad, of_tokens, "the gradient of tokens")
+        near(weights.grad, of_weights, "the gradient of weights")
 
 
 @check

@@ -57,6 +57,7 @@ for number in "${ranks[@]}"; do
   run "$number" routes.py
 done
 run 1 routes.py
+run 4 compiled.py
 run 4 errors.py
 run 4 gradients.py
 run 4 refusals.py

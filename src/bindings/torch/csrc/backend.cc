@@ -15,6 +15,23 @@ namespace {
 std::mutex worldMutex;
 std::weak_ptr<Communicator> world;
 
+// Whether no rank returns from such a call before all ranks have made it.
+bool needsAll(c10d::OpType type) {
+  switch (type) {
+    case c10d::OpType::ALLREDUCE:
+    case c10d::OpType::ALLGATHER:
+    case c10d::OpType::_ALLGATHER_BASE:
+    case c10d::OpType::REDUCE_SCATTER:
+    case c10d::OpType::_REDUCE_SCATTER_BASE:
+    case c10d::OpType::ALLTOALL:
+    case c10d::OpType::ALLTOALL_BASE:
+    case c10d::OpType::BARRIER:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 MoecclBackend::MoecclBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
@@ -24,7 +41,8 @@ MoecclBackend::MoecclBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
       options_(c10::make_intrusive<Options>("moeccl", timeout)),
       group_(std::move(group)),
       globalRanks_(globalRanks),
-      timeout_(timeout) {
+      timeout_(timeout),
+      waits_(std::make_shared<Waits>(store, rank, size)) {
   options_->global_ranks_in_group.assign(globalRanks.begin(), globalRanks.end());
   std::shared_ptr<Communicator> parent;
   {
@@ -118,13 +136,19 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
   }
   if (async && !onCuda) stream = communicator->stream();
   const moecclComm_t comm = communicator->comm();
-  check(interruptible(comm, [&] { return launch(comm, stream); }), comm, where());
+  const std::shared_ptr<Waits> waits = needsAll(type) && !onCuda ? waits_ : nullptr;
+  Wait wait(waits, Wait::Of::group, c10d::opTypeToString(type));
+  check(interruptible(
+            comm, [&] { return launch(comm, stream); }, &wait),
+        comm, where());
   auto work = newWork(type, std::move(needs), onCuda);
   auto* const started = static_cast<MoecclWork*>(work.get());
-  if (onCuda || !async)
+  if (onCuda || !async) {
     started->finishNow();
-  else
+  } else {
+    started->waits = waits;
     started->finishWith(communicator, stream, false);
+  }
   return work;
 }
 

@@ -7,6 +7,7 @@
 #include "communicator.h"
 #include "side_stream.h"
 #include "tensors.h"
+#include "waits.h"
 #include "work.h"
 
 namespace moeccl::torch {
@@ -34,6 +35,7 @@ class MoecclBackend final : public c10d::Backend {
   void shutdown() override;
   // Of some ranks of the group, for their own calls; collective over them.
   std::shared_ptr<Communicator> subset(const std::vector<int>& ranks) const;
+  const std::shared_ptr<Waits>& waits() const { return waits_; }
 
   void startCoalescing() override;
   WorkPointer endCoalescing() override;
@@ -90,6 +92,7 @@ class MoecclBackend final : public c10d::Backend {
   const std::string group_;
   const std::vector<int64_t> globalRanks_;
   std::chrono::milliseconds timeout_;
+  const std::shared_ptr<Waits> waits_;
   std::shared_ptr<Communicator> host_, cuda_;
   SideStream side_;
   uint64_t sequence_ = 0;

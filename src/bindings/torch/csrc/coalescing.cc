@@ -26,8 +26,12 @@ bool Coalescing::abandoned() const {
 
 void Coalescing::note(Needs needs, Launch launch, std::shared_ptr<Communicator> communicator,
                       moecclStream_t stream, bool onCuda) {
-  noted_.push_back({std::move(launch), std::move(communicator), stream, onCuda});
-  onCuda_ |= onCuda;
+  TORCH_CHECK(noted_.empty() || onCuda == onCuda_, "call ", noted_.size() + 1,
+              " of a coalesced group has tensors on ", onCuda ? "CUDA" : "the CPU",
+              ", calls before it on ", onCuda_ ? "CUDA" : "the CPU",
+              "; coalesce the calls of each device in a group of their own");
+  noted_.push_back({std::move(launch), std::move(communicator), stream});
+  onCuda_ = onCuda;
   const auto move = [](auto& from, auto& to) {
     to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
   };
@@ -43,7 +47,7 @@ void Coalescing::launch(moecclStream_t stream, const std::string& where) const {
   try {
     for (const Noted& each : noted_) {
       const moecclComm_t comm = each.communicator->comm();
-      check(each.launch(comm, each.onCuda ? each.stream : stream), comm, where);
+      check(each.launch(comm, onCuda_ ? each.stream : stream), comm, where);
     }
   } catch (...) {
     refused = std::current_exception();

@@ -18,7 +18,8 @@ class Coalescing {
 
   // Whether an exception has left the block, which then ends nothing: what was noted is void.
   bool abandoned() const;
-  // A call whose arguments are checked. stream: of CUDA, or nullptr on CPUs.
+  // A call whose arguments are checked. stream: of CUDA, or nullptr on CPUs. Throws where other
+  // calls of the group are of the other kind of memory.
   void note(Needs needs, Launch launch, std::shared_ptr<Communicator> communicator,
             moecclStream_t stream, bool onCuda);
   // Makes all calls at once, those on CPUs on `stream`.
@@ -33,7 +34,6 @@ class Coalescing {
     Launch launch;
     std::shared_ptr<Communicator> communicator;
     moecclStream_t stream;
-    bool onCuda;
   };
 
   std::shared_ptr<PyObject> block_;  // of Python, or nothing where it is not known

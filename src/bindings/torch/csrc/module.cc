@@ -60,11 +60,11 @@ void bindLayer(py::module& module) {
       .def(py::init<std::shared_ptr<MoeGrid>, const LayerOptions&>(), NoGil())
       .def("begin",
            [](MoeLayer& layer, const at::Tensor& tokens, const at::Tensor& experts,
-              const at::Tensor& weights) {
+              const at::Tensor& weights, int64_t note) {
              MoeLayer::Begun begun;
              {
                const py::gil_scoped_release release;
-               begun = layer.begin(tokens, experts, weights);
+               begun = layer.begin(tokens, experts, weights, note);
              }
              return py::make_tuple(begun.ticket, begun.rows, begun.begins);
            })
@@ -73,7 +73,7 @@ void bindLayer(py::module& module) {
   module.def("end", &MoeLayer::end, NoGil());
   module.def("end_backward", &MoeLayer::endBackward, NoGil());
   module.def("begin_backward", &MoeLayer::beginBackward, NoGil());
-  module.def("open_passes", &MoeLayer::openPasses);
+  module.def("open_passes", &KeptPass::count);
   module.def("check_indices", &checkIndices, NoGil());
   module.def("schedule_names", &scheduleNames);
 }
@@ -83,13 +83,13 @@ py::object orNone(const at::Tensor& tensor) {
 }
 
 // A pair of tensors, of which the second may be none.
-template <typename... Given>
-auto gradientsBy(std::pair<at::Tensor, at::Tensor> (RoutePass::*call)(Given...)) {
-  return [call](RoutePass& pass, Given... given) {
+auto gradientsBy(std::pair<at::Tensor, at::Tensor> (RoutePass::*call)(const at::Tensor&,
+                                                                      const at::Tensor&, bool)) {
+  return [call](RoutePass& pass, const at::Tensor& gradient, const at::Tensor& other, bool beside) {
     std::pair<at::Tensor, at::Tensor> made;
     {
       const py::gil_scoped_release release;
-      made = (pass.*call)(given...);
+      made = (pass.*call)(gradient, other, beside);
     }
     return py::make_tuple(made.first, orNone(made.second));
   };
@@ -113,17 +113,22 @@ void bindRoute(py::module& module) {
              const py::gil_scoped_release release;
              return route.begin(indices, weights.value_or(at::Tensor()));
            })
-      .def("tell_error", &Route::tellError, NoGil());
+      .def("tell_error", &Route::tellError, NoGil())
+      .def("await_all", &Route::await, NoGil());
+  module.def("route_pass", &KeptPass::of<RoutePass>);
   py::class_<RoutePass, std::shared_ptr<RoutePass>>(module, "RoutePass")
+      .def("ticket", &RoutePass::ticket)
       .def("rows", &RoutePass::rows)
       .def("algorithm", &RoutePass::algorithm)
       .def("begins", &RoutePass::begins)
       .def("counts", &RoutePass::counts)
       .def("row_weights", &RoutePass::rowWeights)
-      .def("dispatch", &RoutePass::dispatch, NoGil())
-      .def("combine", &RoutePass::combine, NoGil())
-      .def("combine_backward", gradientsBy(&RoutePass::combineBackward))
-      .def("dispatch_backward", gradientsBy(&RoutePass::dispatchBackward));
+      .def("dispatch", &RoutePass::dispatch, py::arg("tokens"), py::arg("beside") = false, NoGil())
+      .def("combine", &RoutePass::combine, py::arg("results"), py::arg("beside") = false, NoGil())
+      .def("combine_backward", gradientsBy(&RoutePass::combineBackward), py::arg("gradient"),
+           py::arg("results"), py::arg("beside") = false)
+      .def("dispatch_backward", gradientsBy(&RoutePass::dispatchBackward), py::arg("gradient"),
+           py::arg("of_weights"), py::arg("beside") = false);
 }
 
 void bindPrediction(py::module& module) {

@@ -5,8 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <unordered_map>
+#include <sstream>
 
 #include "backend.h"
 #include "signals.h"
@@ -28,25 +27,6 @@ void checkCall(moecclResult_t result, const std::string& where) {
   if (result == moecclInvalidArgument || result == moecclInvalidUsage)
     C10_THROW_ERROR(ValueError, "[" + where + "] " + moecclGetLastError(nullptr));
   check(result, nullptr, where);
-}
-
-// Open passes by number.
-std::mutex passesMutex;
-std::unordered_map<int64_t, std::weak_ptr<MoePass>> passes;
-std::atomic<int64_t> lastPass{0};
-
-std::shared_ptr<MoePass> passOf(const at::Tensor& ticket) {
-  std::shared_ptr<MoePass> pass;
-  if (ticket.numel() == 1) {
-    const std::lock_guard lock(passesMutex);
-    const auto found = passes.find(ticket.const_data_ptr<int64_t>()[0]);
-    if (found != passes.end()) pass = found->second.lock();
-  }
-  TORCH_CHECK(
-      pass != nullptr,
-      "what this pass of a layer saved for its gradients is gone; hooks on saved tensors may "
-      "drop and recompute them, but not move them (torch.autograd.graph.save_on_cpu)");
-  return pass;
 }
 
 moecclQuery_t queryOf(const moecclMoeConfig_t& config, const moecclCluster_t& cluster) {
@@ -95,10 +75,10 @@ std::string placeOf(const Backend& backend, const std::vector<int>& ranks) {
   return text;
 }
 
-std::shared_ptr<Communicator> subsetOf(const Backend& backend, const std::vector<int>& ranks) {
-  auto* const ours = dynamic_cast<MoecclBackend*>(backend.get());
+const MoecclBackend& ownBackend(const Backend& backend) {
+  const auto* const ours = dynamic_cast<MoecclBackend*>(backend.get());
   TORCH_CHECK(ours != nullptr, "the process group's backend for CPUs is not moeccl");
-  return ours->subset(ranks);
+  return *ours;
 }
 
 }  // namespace
@@ -147,14 +127,21 @@ void checkIndices(const at::Tensor& indices, int64_t experts) {
 RankSet::RankSet(const Backend& backend, const std::vector<int>& ranks)
     : size_(ranks.size()),
       where_(placeOf(backend, ranks)),
-      communicator_(subsetOf(backend, ranks)) {}
+      communicator_(ownBackend(backend).subset(ranks)),
+      waits_(static_cast<int>(size_) == backend->getSize() ? ownBackend(backend).waits()
+                                                           : nullptr) {
+  if (waits_ != nullptr) waits_->watch();
+}
 
-std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& numbers) {
+std::vector<std::vector<int64_t>> RankSet::gather(const std::vector<int64_t>& numbers,
+                                                  const std::string& what) {
   std::vector<int64_t> all(size_ * numbers.size());
-  const moecclResult_t gathered = interruptible(comm(), [&] {
+  Wait wait(waits_, Wait::Of::layer, what);
+  const auto gatherAll = [&] {
     return moecclAllGather(numbers.data(), all.data(), numbers.size(), moecclInt64, comm(),
                            nullptr);
-  });
+  };
+  const moecclResult_t gathered = interruptible(comm(), gatherAll, &wait);
   checkCall(gathered, where_);
   std::vector<std::vector<int64_t>> result;
   for (auto at = all.begin(); at != all.end(); at += static_cast<std::ptrdiff_t>(numbers.size()))
@@ -231,14 +218,10 @@ moecclMoeConfig_t configOf(const LayerOptions& options) {
   return config;
 }
 
-MoePass::MoePass(std::shared_ptr<MoeLayer> itsLayer, int64_t itsTokens)
-    : layer(std::move(itsLayer)), tokens(itsTokens), number(++lastPass) {}
+MoePass::MoePass(std::shared_ptr<MoeLayer> itsLayer, int64_t itsTokens, int64_t note)
+    : KeptPass(note), layer(std::move(itsLayer)), tokens(itsTokens) {}
 
 MoePass::~MoePass() {
-  {
-    const std::lock_guard lock(passesMutex);
-    passes.erase(number);
-  }
   if (handle == nullptr) return;
   // A collector of garbage may do this in any thread, while the layer is at work.
   const std::lock_guard lock(layer->mutex_);
@@ -285,7 +268,7 @@ at::Tensor MoeLayer::rowsAt(const MoePass& pass, const void* data) const {
 }
 
 MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& experts,
-                                const at::Tensor& weights) {
+                                const at::Tensor& weights, int64_t note) {
   TORCH_CHECK_VALUE(tokens.dim() == 2 && tokens.size(0) <= options_.tokens &&
                         tokens.size(1) == options_.embedding,
                     "tokens are ", tokens.sizes(), "; the layer is for up to ", options_.tokens,
@@ -302,31 +285,28 @@ MoeLayer::Begun MoeLayer::begin(const at::Tensor& tokens, const at::Tensor& expe
   moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
   routing.experts = indices.const_data_ptr<int32_t>();
   routing.weights = factors.const_data_ptr();
-  const auto pass = std::make_shared<MoePass>(shared_from_this(), tokens.size(0));
+  const auto pass = std::make_shared<MoePass>(shared_from_this(), tokens.size(0), note);
   call([&] {
     return moecclMoeBegin(layer_, input.const_data_ptr(), &routing, nullptr, &pass->handle,
                           &pass->rows);
   });
-  {
-    const std::lock_guard lock(passesMutex);
-    passes.emplace(pass->number, pass);
-  }
-  // Whatever holds the rows or the ticket keeps the pass.
-  const auto keep = [pass](void*) {};
   const int64_t localExperts = options_.experts / grid_->shape().nEp;
-  Begun begun;
-  begun.begins.assign(pass->rows.begins, pass->rows.begins + localExperts + 1);
-  begun.ticket = at::from_blob(const_cast<int64_t*>(&pass->number), {1}, keep, at::kLong);
+  const int64_t count = pass->rows.begins[localExperts];
   const auto options = at::TensorOptions().dtype(options_.type);
-  begun.rows = begun.begins.back() == 0
-                   ? at::empty({0, options_.embedding}, options)
-                   : at::from_blob(const_cast<void*>(pass->rows.rows),
-                                   {begun.begins.back(), options_.embedding}, keep, options);
+  Begun begun;
+  begun.begins = at::empty({localExperts + 1}, at::kLong);
+  std::copy_n(pass->rows.begins, localExperts + 1, begun.begins.mutable_data_ptr<int64_t>());
+  begun.ticket = pass->ticket();
+  // The rows keep the pass, as the ticket does.
+  begun.rows = count == 0 ? at::empty({0, options_.embedding}, options)
+                          : at::from_blob(
+                                const_cast<void*>(pass->rows.rows), {count, options_.embedding},
+                                [pass](void*) {}, options);
   return begun;
 }
 
 at::Tensor MoeLayer::end(const at::Tensor& ticket, const Tensors& results) {
-  const auto pass = passOf(ticket);
+  const auto pass = KeptPass::of<MoePass>(ticket);
   MoeLayer& layer = *pass->layer;
   const at::Tensor rows = layer.rowsAt(*pass, pass->rows.results);
   int64_t count = 0;
@@ -349,7 +329,7 @@ at::Tensor MoeLayer::end(const at::Tensor& ticket, const Tensors& results) {
 
 at::Tensor MoeLayer::endBackward(const at::Tensor& ticket, const at::Tensor& gradient,
                                  double scale) {
-  const auto pass = passOf(ticket);
+  const auto pass = KeptPass::of<MoePass>(ticket);
   MoeLayer& layer = *pass->layer;
   const at::Tensor all = layer.filled(gradient, 0, layer.options_.type);
   layer.call([&] {
@@ -362,7 +342,7 @@ at::Tensor MoeLayer::endBackward(const at::Tensor& ticket, const at::Tensor& gra
 std::pair<at::Tensor, at::Tensor> MoeLayer::beginBackward(const at::Tensor& ticket,
                                                           const at::Tensor& gradient,
                                                           double scale) {
-  const auto pass = passOf(ticket);
+  const auto pass = KeptPass::of<MoePass>(ticket);
   MoeLayer& layer = *pass->layer;
   const LayerOptions& options = layer.options_;
   const at::Tensor rows = layer.rowsAt(*pass, pass->rows.results);
@@ -385,12 +365,45 @@ std::string MoeLayer::schedule() const {
   return moecclScheduleName(shapes.schedule);
 }
 
+// Which schedule the layer follows, and why.
+std::string MoeLayer::answer(const std::vector<Choice>& choices) const {
+  const std::string name = schedule();
+  std::string text = "The layer follows " + name;
+  if (options_.schedule != "auto") return text + ", which was asked for.\n";
+  const auto own = std::ranges::find(choices, name, &Choice::schedule);
+  if (own == choices.end()) return text + ".\n";
+  std::ostringstream numbers;
+  numbers.precision(3);
+  const auto ms = [&](const Choice& choice) {
+    numbers << choice.seconds * 1e3 << (options_.training ? " ms, forward and backward" : " ms");
+  };
+  if (own != choices.begin()) {
+    numbers << ", predicted to take ";
+    ms(*own);
+    numbers << "; " << choices[0].schedule << " is predicted to take ";
+    ms(choices[0]);
+    numbers << (options_.learn ? "; what steps took says otherwise.\n" : ".\n");
+    return text + numbers.str();
+  }
+  numbers << ", predicted to be the fastest: ";
+  ms(*own);
+  if (choices.size() > 1) {
+    numbers << ". The next is " << choices[1].schedule << ": ";
+    ms(choices[1]);
+  }
+  return text + numbers.str() + ".\n";
+}
+
 std::string MoeLayer::explain() const {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid_->grid();
   const moecclMoeConfig_t config = configOf(options_);
-  std::string text = explained(queryOf(config, cluster), grid_->where()) + "The layer follows " +
-                     schedule() + ".\n";
+  const moecclQuery_t query = queryOf(config, cluster);
+  std::vector<Choice> choices = choicesOf(query, grid_->where());
+  std::erase_if(choices, [&](const Choice& choice) {
+    return !offered(choice.schedule, config, grid_->shape().nMp);
+  });
+  std::string text = answer(choices) + explained(query, grid_->where());
   if (!options_.learn) return text;
   size_t bytes = 0;
   checkCall(moecclMoeLayerExplainChoice(layer_, nullptr, &bytes), grid_->where());
@@ -398,11 +411,6 @@ std::string MoeLayer::explain() const {
   checkCall(moecclMoeLayerExplainChoice(layer_, learned.data(), &bytes), grid_->where());
   learned.pop_back();
   return text + learned;
-}
-
-size_t MoeLayer::openPasses() {
-  const std::lock_guard lock(passesMutex);
-  return passes.size();
 }
 
 Prediction predict(const LayerOptions& options, moecclGridShape_t shape,

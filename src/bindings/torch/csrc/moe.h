@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "communicator.h"
+#include "kept.h"
+#include "waits.h"
 
 namespace moeccl::torch {
 
@@ -25,8 +27,10 @@ class RankSet {
  public:
   RankSet(const Backend& backend, const std::vector<int>& ranks);
 
-  // [ranks][numbers]: what every rank said, of as many numbers each.
-  std::vector<std::vector<int64_t>> gather(const std::vector<int64_t>& numbers);
+  // [ranks][numbers]: what every rank said, of as many numbers each. what: for people, why ranks
+  // wait for each other.
+  std::vector<std::vector<int64_t>> gather(const std::vector<int64_t>& numbers,
+                                           const std::string& what);
   // In place, tensor by tensor.
   void average(const Tensors& tensors);
   // Tells all of the ranks why this rank cannot go on: their calls fail with the text, and so do
@@ -42,6 +46,7 @@ class RankSet {
   const size_t size_;
   const std::string where_;
   const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Waits> waits_;  // null where not all ranks of the group are among them
 };
 
 class MoeGrid {
@@ -88,18 +93,21 @@ void checkIndices(const at::Tensor& indices, int64_t experts);
 // Those that a layer may be asked for.
 std::vector<std::string> scheduleNames();
 
+// A schedule, as predicted for a layer.
+struct Choice {
+  std::string schedule;
+  double seconds, communication, bytesBetween;
+  bool measured;
+};
 class MoeLayer;
 
 // One forward pass, until nothing needs it.
-struct MoePass {
-  MoePass(std::shared_ptr<MoeLayer> layer, int64_t tokens);
-  MoePass(const MoePass&) = delete;
-  MoePass& operator=(const MoePass&) = delete;
-  ~MoePass();
+struct MoePass : KeptPass {
+  MoePass(std::shared_ptr<MoeLayer> layer, int64_t tokens, int64_t note);
+  ~MoePass() override;
 
   const std::shared_ptr<MoeLayer> layer;
   const int64_t tokens;  // the caller's, without what fills up
-  const int64_t number;
   moecclMoePass_t handle = nullptr;
   moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
 };
@@ -112,15 +120,14 @@ class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
   MoeLayer& operator=(const MoeLayer&) = delete;
   ~MoeLayer();
 
-  // Of a pass that has begun. The ticket is a tensor of one number that keeps the pass: where it is
-  // saved for the backward pass, whatever drops saved tensors and makes them again (activation
-  // checkpointing) does so to the pass.
+  // Of a pass that has begun. begins [local experts + 1]: where each expert's rows begin, and the
+  // last ones end.
   struct Begun {
-    at::Tensor ticket, rows;
-    std::vector<int64_t> begins;
+    at::Tensor ticket, rows, begins;
   };
-  // tokens [n][M], experts and weights [n][k], where n is at most the layer's.
-  Begun begin(const at::Tensor& tokens, const at::Tensor& experts, const at::Tensor& weights);
+  // tokens [n][M], experts and weights [n][k], where n is at most the layer's. note: of the ticket.
+  Begun begin(const at::Tensor& tokens, const at::Tensor& experts, const at::Tensor& weights,
+              int64_t note);
   // results: rows of the experts one behind the other, in one or several tensors.
   static at::Tensor end(const at::Tensor& ticket, const Tensors& results);
   // The gradients of the results, times `scale`.
@@ -131,12 +138,11 @@ class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
 
   std::string schedule() const;
   std::string explain() const;
-  // Passes that something needs still.
-  static size_t openPasses();
 
  private:
   friend struct MoePass;
 
+  std::string answer(const std::vector<Choice>& choices) const;
   // Makes a call that may wait, and throws its error.
   void call(const std::function<moecclResult_t()>& made);
   void closeEnded();
@@ -151,11 +157,6 @@ class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
 };
 
 // The schedules of a layer on a cluster that need not be here, the fastest first.
-struct Choice {
-  std::string schedule;
-  double seconds, communication, bytesBetween;
-  bool measured;
-};
 struct Prediction {
   std::vector<Choice> choices;
   std::string text;

@@ -30,7 +30,17 @@ Route::Route(std::shared_ptr<MoeGrid> grid, const RouteOptions& options)
   ranks_ = grid_->shape().nEp * grid_->shape().nEsp;
 }
 
-Route::~Route() { moecclRouteDestroy(route_); }
+Route::~Route() {
+  if (!busy_.empty()) moecclStreamSynchronize(stream_);
+  moecclStreamDestroy(stream_);
+  moecclRouteDestroy(route_);
+}
+
+void Route::await() {
+  if (busy_.empty()) return;
+  grid_->call([&] { return moecclStreamSynchronize(stream_); });
+  busy_.clear();
+}
 
 std::shared_ptr<RoutePass> Route::begin(const at::Tensor& indices, const at::Tensor& weights) {
   moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
@@ -53,7 +63,7 @@ void Route::tellError(const std::string& text) {
 }
 
 RoutePass::RoutePass(std::shared_ptr<Route> route, moecclRoutePass_t pass, int64_t tokens)
-    : route_(std::move(route)), pass_(pass), tokens_(tokens) {
+    : KeptPass(0), route_(std::move(route)), pass_(pass), tokens_(tokens) {
   call([&] { return moecclPassGetRows(pass_, &rows_); });
 }
 
@@ -61,6 +71,14 @@ RoutePass::~RoutePass() { moecclPassEnd(pass_); }
 
 void RoutePass::call(const std::function<moecclResult_t()>& made) const {
   route_->grid_->call(made);
+}
+
+moecclStream_t RoutePass::streamFor(bool beside, const Tensors& used) const {
+  if (!beside) return nullptr;
+  moecclStream_t& stream = route_->stream_;
+  if (stream == nullptr) call([&] { return moecclStreamCreate(route_->grid_->comm(), &stream); });
+  route_->busy_.insert(route_->busy_.end(), used.begin(), used.end());
+  return stream;
 }
 
 at::Tensor RoutePass::begins() const {
@@ -99,45 +117,50 @@ at::Tensor RoutePass::ofChoices() const {
   return at::empty({tokens_, route_->options_.topK}, at::kFloat);
 }
 
-at::Tensor RoutePass::dispatch(const at::Tensor& tokens) {
+at::Tensor RoutePass::dispatch(const at::Tensor& tokens, bool beside) {
   const at::Tensor input = checked(tokens, "tokens", tokens_);
   at::Tensor rows = empty(rows_.rows);
-  call([&] { return moecclPassDispatch(pass_, input.const_data_ptr(), rows.data_ptr(), nullptr); });
+  const moecclStream_t stream = streamFor(beside, {input, rows});
+  call([&] { return moecclPassDispatch(pass_, input.const_data_ptr(), rows.data_ptr(), stream); });
   return rows;
 }
 
-at::Tensor RoutePass::combine(const at::Tensor& results) {
+at::Tensor RoutePass::combine(const at::Tensor& results, bool beside) {
   const at::Tensor input = checked(results, "results", rows_.rows);
   at::Tensor output = empty(tokens_);
-  call(
-      [&] { return moecclPassCombine(pass_, input.const_data_ptr(), output.data_ptr(), nullptr); });
+  const moecclStream_t stream = streamFor(beside, {input, output});
+  call([&] { return moecclPassCombine(pass_, input.const_data_ptr(), output.data_ptr(), stream); });
   return output;
 }
 
 std::pair<at::Tensor, at::Tensor> RoutePass::combineBackward(const at::Tensor& gradient,
-                                                             const at::Tensor& results) {
+                                                             const at::Tensor& results,
+                                                             bool beside) {
   const bool weighs = route_->options_.weights == moecclRouteWeightsCombine;
   const at::Tensor input = checked(gradient, "gradients of outputs", tokens_);
   const at::Tensor kept = weighs ? checked(results, "results", rows_.rows) : at::Tensor();
   at::Tensor rows = empty(rows_.rows), weights = weighs ? ofChoices() : at::Tensor();
+  const moecclStream_t stream = streamFor(beside, {input, kept, rows, weights});
   call([&] {
     return moecclPassCombineBackward(pass_, input.const_data_ptr(),
                                      weighs ? kept.const_data_ptr() : nullptr, rows.data_ptr(),
-                                     weighs ? weights.data_ptr<float>() : nullptr, nullptr);
+                                     weighs ? weights.data_ptr<float>() : nullptr, stream);
   });
   return {rows, weights};
 }
 
 std::pair<at::Tensor, at::Tensor> RoutePass::dispatchBackward(const at::Tensor& gradient,
-                                                              const at::Tensor& ofWeights) {
+                                                              const at::Tensor& ofWeights,
+                                                              bool beside) {
   const bool travel = route_->options_.weights == moecclRouteWeightsRows;
   const at::Tensor input = checked(gradient, "gradients of rows", rows_.rows);
   const at::Tensor factors = travel ? ofWeights.to(at::kFloat).contiguous() : at::Tensor();
   at::Tensor tokens = empty(tokens_), weights = travel ? ofChoices() : at::Tensor();
+  const moecclStream_t stream = streamFor(beside, {input, factors, tokens, weights});
   call([&] {
     return moecclPassDispatchBackward(
         pass_, input.const_data_ptr(), travel ? factors.const_data_ptr<float>() : nullptr,
-        tokens.data_ptr(), travel ? weights.data_ptr<float>() : nullptr, nullptr);
+        tokens.data_ptr(), travel ? weights.data_ptr<float>() : nullptr, stream);
   });
   return {tokens, weights};
 }

@@ -17,7 +17,10 @@ void runSignalHandlers() {
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 
-Interruptible::Interruptible(moecclComm_t comm) : comm_(comm), before_(current) { current = this; }
+Interruptible::Interruptible(moecclComm_t comm, Wait* wait)
+    : comm_(comm), wait_(wait), before_(current) {
+  current = this;
+}
 
 Interruptible::~Interruptible() { current = before_; }
 
@@ -26,6 +29,8 @@ void Interruptible::idle(void* /*context*/) {
   if (self == nullptr || self->raised_) return;
   try {
     runSignalHandlers();
+    if (self->wait_ == nullptr) return;
+    if (const auto text = self->wait_->look()) moecclCommRevoke(self->comm_, text->c_str());
     return;
   } catch (...) {
     self->raised_ = std::current_exception();

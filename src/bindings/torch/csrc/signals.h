@@ -6,6 +6,8 @@
 
 #include <exception>
 
+#include "waits.h"
+
 namespace moeccl::torch {
 
 // Python's handlers run in its main thread alone, and nowhere else does this do anything. Throws
@@ -13,10 +15,11 @@ namespace moeccl::torch {
 void runSignalHandlers();
 
 // While there is one, what this thread calls runs handlers while it waits. One that raises revokes
-// the communicator, so that the call ends on all ranks; the caller then calls rethrow().
+// the communicator, so that the call ends on all ranks; the caller then calls rethrow(). So does
+// what `wait` finds out, where it is not null.
 class Interruptible {
  public:
-  explicit Interruptible(moecclComm_t comm);
+  explicit Interruptible(moecclComm_t comm, Wait* wait = nullptr);
   Interruptible(const Interruptible&) = delete;
   Interruptible& operator=(const Interruptible&) = delete;
   ~Interruptible();
@@ -30,14 +33,15 @@ class Interruptible {
 
  private:
   const moecclComm_t comm_;
+  Wait* const wait_;
   Interruptible* const before_;
   std::exception_ptr raised_;
 };
 
 // What `call` returns, a call of `comm` that may wait. Throws what a handler has raised.
 template <typename Call>
-moecclResult_t interruptible(moecclComm_t comm, const Call& call) {
-  const Interruptible scope(comm);
+moecclResult_t interruptible(moecclComm_t comm, const Call& call, Wait* wait = nullptr) {
+  const Interruptible scope(comm, wait);
   const moecclResult_t result = call();
   scope.rethrow();
   return result;

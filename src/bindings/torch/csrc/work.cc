@@ -45,6 +45,7 @@ void MoecclWork::finishNow() { complete(moecclSuccess); }
 
 void MoecclWork::finishWith(const std::shared_ptr<Communicator>& communicator,
                             moecclStream_t stream, bool mayReuse) {
+  communicator_ = communicator;
   const moecclEvent_t event = communicator->takeEvent();
   check(moecclEventRecord(event, stream), nullptr, where_);
   auto* const waiting =
@@ -93,12 +94,16 @@ bool MoecclWork::wait(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const bool bounded = timeout != kNoTimeout;
   const auto end = Clock::now() + (bounded ? timeout : std::chrono::milliseconds(0));
+  Wait together(waits, Wait::Of::group, c10d::opTypeToString(retrieveOpType()));
   for (std::unique_lock lock(mutex_); !completed_ && (!bounded || Clock::now() < end);) {
     const auto next = Clock::now() + kSignals;
     if (cv_.wait_until(lock, bounded ? std::min(end, next) : next, [this] { return completed_; }))
       break;
     lock.unlock();
     runSignalHandlers();
+    if (const auto text = together.look())
+      if (const auto communicator = communicator_.lock(); communicator && !communicator->aborted())
+        moecclCommRevoke(communicator->comm(), text->c_str());
     lock.lock();
   }
   const bool over = Work::wait(bounded ? std::chrono::milliseconds(1) : timeout);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "communicator.h"
+#include "waits.h"
 
 namespace moeccl::torch {
 
@@ -45,6 +46,9 @@ class MoecclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
+  // Of the group, for a call that needs all of its ranks; else null. Before finishWith.
+  std::shared_ptr<Waits> waits;
+
  private:
   static void completed(moecclResult_t result, void* context);
   void complete(moecclResult_t result);
@@ -54,6 +58,7 @@ class MoecclWork final : public c10d::Work {
   Needs needs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   std::optional<c10::Event> reached_;  // on CUDA
+  std::weak_ptr<Communicator> communicator_;
 };
 
 }  // namespace moeccl::torch

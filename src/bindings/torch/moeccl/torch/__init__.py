@@ -8,6 +8,7 @@ See MoE; replace_transformers and replace_deepspeed do it to models that are the
 from . import optimizer as _optimizer  # has hooks
 from .clip import clip_grad_norm_, get_total_norm
 from .experts import exclude_experts, expert_parameters
+from .losses import load_balancing_loss, router_z_loss
 from .moe import MoE
 from .padding import skip_padding, valid_tokens
 from .recovery import recover
@@ -17,7 +18,8 @@ from .route import Route
 from .selection import select
 from .state import own_experts
 
-__all__ = ["MoE", "Route", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm", "own_experts", "recover",
-           "replace_deepspeed", "replace_transformers", "select", "skip_padding", "valid_tokens"]
+__all__ = ["MoE", "Route", "clip_grad_norm_", "exclude_experts", "expert_parameters", "get_total_norm",
+           "load_balancing_loss", "own_experts", "recover", "replace_deepspeed", "replace_transformers", "router_z_loss",
+           "select", "skip_padding", "valid_tokens"]
 
 register_with_transformers()

@@ -8,15 +8,24 @@ from torch.autograd.graph import get_gradient_edge
 from .. import _C
 
 
-def note_backward(layer, anchor):
-    """Called in each backward pass, maybe by several forward passes of it. anchor: a leaf of the pass that no backward
-    pass with inputs of its own reaches."""
+@contextlib.contextmanager
+def _with_autograd():
+    """In an operator, which autograd is done with, what it knows of tensors can be asked for."""
+    included = torch._C._dispatch_tls_local_include_set()
+    with torch.enable_grad(), torch._C._ForceDispatchKeyGuard(included, torch._C.DispatchKeySet.from_raw_repr(0)):
+        yield
+
+
+def note_backward(layer, leaf):
+    """Called in each backward pass, maybe by several forward passes of it. leaf: one that no backward pass with inputs of
+    its own reaches."""
     task = torch._C._current_graph_task_id()
     if task == layer._noted:
         return
     trained = {name: each for name, each in layer.experts.named_parameters() if each.requires_grad}
-    if not torch._C._will_engine_execute_node(get_gradient_edge(anchor).node):
-        trained = {name: each for name, each in trained.items() if _is_asked_for(layer, name, each)}
+    with _with_autograd():
+        if not torch._C._will_engine_execute_node(get_gradient_edge(leaf).node):
+            trained = {name: each for name, each in trained.items() if _is_asked_for(layer, name, each)}
     layer._noted = task
     torch.autograd.Variable._execution_engine.queue_callback(lambda: _after_backward(layer, list(trained.values())))
 

@@ -26,7 +26,7 @@ def _of_numbers(norms, norm_type):
 
 def _over_ranks(grid, norm, norm_type):
     """Of all ranks that have other experts, or other shards of them; to the last bit the same on all of them."""
-    said = grid.set.gather([struct.unpack("<q", struct.pack("<d", norm))[0]])
+    said = grid.set.gather([struct.unpack("<q", struct.pack("<d", norm))[0]], "the norm of all ranks' experts")
     return _of_numbers([struct.unpack("<d", struct.pack("<q", number))[0] for (number,) in said], norm_type)
 
 

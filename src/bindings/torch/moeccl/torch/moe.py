@@ -13,7 +13,8 @@ from .averaging import needs_average, note_backward, refuse_hooks, scaled_parame
 from .experts import (is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded, refuse_wrapper,
                       register)
 from .grid import grid_of
-from .passes import Begin, End
+from .losses import load_balancing_loss, loads, router_z_loss
+from .passes import number_of
 from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
 _LAYERS_KEPT = 8
@@ -116,11 +117,19 @@ class MoE(torch.nn.Module):
         self._layers = {}  # by what ranks agree on, the last used one last
         self._averages = True
         self._noted = None
-        self.half_done = {}  # backward passes behind their first exchange, by ticket
+        self.half_done = {}  # backward passes behind their first exchange, by number
+        self._lives()
         self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
         self._place_parameters(dict(expert_dims or {}))
         self.share_replicas()
+
+    def _lives(self):
+        """What no copy shares."""
+        self._routed = None  # logits and indices of the last forward pass
+        self.id = number_of(self)
+        # Whatever needs gradients on this rank, all ranks go through the backward pass.
+        self._leaf = torch.empty(0, device="cpu", requires_grad=True)
 
     def _check_arguments(self, gate, top_k, schedule, capacity_factor):
         if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= self.num_experts):
@@ -145,6 +154,7 @@ class MoE(torch.nn.Module):
             number_experts(self.lists, self.grid.ep_rank * local, self.num_experts)
             self.places = places_of(experts, self.lists, local, dims)
             state.install(self)
+        self._shares = any(each.shared for each in self.places.values())
         self._checked = self._identities()
         register(self)
 
@@ -171,8 +181,9 @@ class MoE(torch.nn.Module):
     def __deepcopy__(self, memo):
         # Without what the passes made, which a copy makes anew.
         result = memo[id(self)] = type(self).__new__(type(self))
-        state = {**self.__dict__, "_layers": {}, "_noted": None, "half_done": {}}
+        state = {**self.__dict__, "_layers": {}, "_noted": None, "half_done": {}, "_leaf": None, "_routed": None}
         result.__dict__.update(copy.deepcopy(state, memo))
+        result._lives()
         register(result)
         return result
 
@@ -188,6 +199,8 @@ class MoE(torch.nn.Module):
             indices, weights = self._route_or_fail(flat)
         elif weights is None:
             self._fail(ValueError("indices come with weights"))
+        else:
+            self._routed = None, indices
         return self._exchange(flat, indices, weights).reshape(tokens.shape)
 
     def explain(self):
@@ -195,6 +208,27 @@ class MoE(torch.nn.Module):
         if not self._layers:
             raise RuntimeError("explain() is about the last forward pass, and there was none")
         return list(self._layers.values())[-1].explain()
+
+    def balance_loss(self):
+        """Of the last forward pass, to be added to the loss with a factor such as 0.01: load_balancing_loss."""
+        logits, indices = self._last_routing(True)
+        return load_balancing_loss(logits, indices)
+
+    def z_loss(self):
+        """Of the last forward pass, to be added to the loss with a factor such as 0.001: router_z_loss."""
+        return router_z_loss(self._last_routing(True)[0])
+
+    def loads(self):
+        """int64 [num_experts]: how often this rank's tokens chose each expert in the last forward pass."""
+        return loads(self._last_routing(False)[1], self.num_experts)
+
+    def _last_routing(self, of_logits):
+        if self._routed is None:
+            raise RuntimeError("this is about the last forward pass, and there was none")
+        if of_logits and self._routed[0] is None:
+            raise RuntimeError("the gate returned no logits in the last forward pass, but indices and weights; call "
+                               "moeccl.torch.load_balancing_loss(logits, indices) or router_z_loss(logits) in it")
+        return self._routed
 
     @contextlib.contextmanager
     def no_sync(self):
@@ -248,23 +282,25 @@ class MoE(torch.nn.Module):
         if isinstance(routing, torch.Tensor):
             if self.top_k is None:
                 raise ValueError("the gate returns logits; top_k must be given")
-            if routing.shape != (len(tokens), self.num_experts):
+            if routing.shape != (tokens.shape[0], self.num_experts):
                 raise ValueError(f"the gate returned logits {tuple(routing.shape)}; they must be [tokens, experts], "
-                                 f"{(len(tokens), self.num_experts)}")
-            return _top_k(routing, self.top_k)
+                                 f"{(tokens.shape[0], self.num_experts)}")
+            indices, weights = _top_k(routing, self.top_k)
+            self._routed = routing, indices
+            return indices, weights
         if len(routing) == 3:
-            _, weights, indices = routing
+            logits, weights, indices = routing
         elif len(routing) == 2:
-            indices, weights = routing
+            logits, (indices, weights) = None, routing
         else:
             raise ValueError(f"the gate returned {len(routing)} things; see moeccl.torch.MoE")
         if indices.is_floating_point():
             indices, weights = weights, indices
+        self._routed = logits, indices
         return indices, weights
 
-    def _layer(self, tokens, choices, dtype):
+    def _layer(self, tokens, choices, dtype, training):
         """The layer for the tokens of all ranks, and how many each of them brings."""
-        training = torch.is_grad_enabled()
         count, embedding = tokens.shape
         if self.tokens is not None:
             count = self.tokens
@@ -295,18 +331,6 @@ class MoE(torch.nn.Module):
         """Before a collective around the layer: raises an error on all ranks, where some of them come to a pass."""
         tell(self.grid, self._told, Coming(GATHERING, 0, 0, 0, 0, 0, 0, 0))
 
-    def _begin_backward(self, leaf, number):
-        if self.tokens is None:
-            tell(self.grid, self._told, Coming(BACKWARD, self.number, number, 0, 0, 0, 0, 1))
-        note_backward(self, leaf)
-        self.grid.unfinished.add(self.number)
-
-    def _end_backward(self, ticket):
-        """No rank waits for this one any more, but for averages."""
-        self.half_done.pop(ticket.item(), None)
-        if not any(needs_average(self, name) for name in self.places):
-            self.grid.unfinished.discard(self.number)
-
     def forget(self):
         """Leaves all passes, and what was made for them."""
         self._layers.clear()
@@ -327,17 +351,23 @@ class MoE(torch.nn.Module):
         elements = sum(each.numel() for each in self.experts.parameters())
         return max(1, elements // (2 * embedding * self.num_local_experts)) * shards
 
-    @torch.compiler.disable
     def _exchange(self, tokens, indices, weights):
-        self._refuse_unfinished()
+        if torch.compiler.is_compiling() and not self._scales_parameters(tokens):
+            return self._finished(tokens, *self._begun(tokens, indices, weights))
+        return self._guarded(tokens, indices, weights)
+
+    @torch.compiler.disable
+    def _guarded(self, *given):
+        """A pass that an error ends on all ranks."""
         try:
-            tokens, indices, weights = self._checked_call(tokens, indices, weights)
+            given = [each.clone() if isinstance(each, AsyncCollectiveTensor) else each for each in given]
+            for name, each in zip(("tokens", "indices", "weights"), given):
+                refuse_wrapper(each, name)
         except Exception as error:
             self._fail(error)
-        dtype = type_of(tokens.dtype)
-        layer = self._layer(tokens, indices.shape[1], dtype)
+        begun = self._begun(*given)
         with self.revoking():
-            return self._pass(layer, dtype, tokens, indices, weights)
+            return self._finished(given[0], *begun)
 
     def _revoke(self, error):
         self.grid.revoke_for(error, f"layer {self.number}")
@@ -354,16 +384,64 @@ class MoE(torch.nn.Module):
             self._revoke(error)
             raise error
 
-    def _pass(self, layer, dtype, tokens, indices, weights):
-        number = self.grid.told.get(self._told, 0)
-        # What 16 bits would round to nothing is divided where it is large: in gradients of parameters.
-        scale, factor = (1.0, self._scale) if dtype == torch.float16 else (self._scale, 1.0)
-        # Whatever needs gradients on this rank, all ranks go through the backward pass.
-        leaf = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        rows, anchor, ticket, begins = Begin.apply(tokens.to(dtype), weights.to(dtype), leaf, indices, layer, self, scale)
-        with scaled_parameters(self, factor):
+    def _begun(self, tokens, indices, weights):
+        return torch.ops.moeccl.layer_begin(tokens, weights, self._leaf, indices, self.id, torch.is_grad_enabled())
+
+    def _finished(self, tokens, rows, begins, ticket, anchor):
+        with self._scaled(tokens):
             results = self._run_experts(rows.to(tokens.dtype), begins)
-        return End.apply(anchor, ticket, self, leaf, number, scale, *results).to(tokens.dtype)
+        return torch.ops.moeccl.layer_end(results, anchor, ticket, self.id, tokens.shape[0]).to(tokens.dtype)
+
+    # The operators' own parts.
+
+    type_of = staticmethod(type_of)
+
+    def begin(self, tokens, indices, weights, training):
+        """Rows of this rank's experts, where each one's begin, and the ticket of the pass."""
+        self._refuse_unfinished()
+        try:
+            tokens, indices, weights = self._checked_call(tokens, indices, weights, training)
+        except Exception as error:
+            self._fail(error)
+        layer = self._layer(tokens, indices.shape[1], type_of(tokens.dtype), training)
+        with self.revoking():
+            ticket, rows, begins = layer.begin(tokens, indices, weights, self.grid.told.get(self._told, 0))
+        return rows, begins, ticket
+
+    def end_backward(self, ticket, output):
+        """Gradients of the experts' results."""
+        if self.tokens is None:
+            of = ticket[1].item()
+            tell(self.grid, self._told, Coming(BACKWARD, self.number, of, 0, 0, 0, 0, 1))
+        note_backward(self, self._leaf)
+        self.grid.unfinished.add(self.number)
+        with self.revoking():
+            rows = _C.end_backward(ticket, output, self._scale_of(output.dtype))
+        self.half_done[ticket[0].item()] = ticket, rows.shape
+        return rows
+
+    def begin_backward(self, ticket, rows):
+        """Gradients of tokens and weights. No rank waits for this one any more, but for averages."""
+        with self.revoking():
+            gradients = _C.begin_backward(ticket, rows, 1 / self._scale_of(rows.dtype))
+        self.half_done.pop(ticket[0].item(), None)
+        if not any(needs_average(self, name) for name in self.places):
+            self.grid.unfinished.discard(self.number)
+        return gradients
+
+    def _scale_of(self, dtype):
+        """Of gradients on their way to the experts. What 16 bits would round to nothing is divided where it is large: in
+        gradients of parameters."""
+        return 1.0 if dtype == torch.float16 else self._scale
+
+    def _scaled(self, tokens):
+        if not self._scales_parameters(tokens):
+            return contextlib.nullcontext()
+        return scaled_parameters(self, self._scale / self._scale_of(type_of(tokens.dtype)))
+
+    def _scales_parameters(self, tokens):
+        """Whether gradients of some parameters count otherwise than those of others, or than gradients of rows."""
+        return torch.is_grad_enabled() and (self._shares or self._scale_of(type_of(tokens.dtype)) != self._scale)
 
     @torch.compiler.disable
     def _fail(self, error):
@@ -373,10 +451,9 @@ class MoE(torch.nn.Module):
             raise error
         tell(self.grid, self._told, error=error)
 
-    def _checked_call(self, *given):
+    def _checked_call(self, tokens, indices, weights, training):
         """Tokens, indices and weights, or an error that this rank sees by itself."""
-        tokens, indices, weights = (each.clone() if isinstance(each, AsyncCollectiveTensor) else each for each in given)
-        self._refuse_wrappers(tokens=tokens, indices=indices, weights=weights)
+        self._refuse_sharded()
         if not self._is_shared:
             self._share_late()
         if tokens.device.type != "cpu":
@@ -390,19 +467,17 @@ class MoE(torch.nn.Module):
         if self.tokens is not None and len(tokens) > self.tokens:
             raise ValueError(f"there are {len(tokens)} tokens; the layer was made for up to {self.tokens}")
         _C.check_indices(indices, self.num_experts)
-        if torch.is_grad_enabled():
+        if training:
             refuse_hooks(self)
         return tokens, indices, weights
 
-    def _refuse_wrappers(self, **tensors):
-        for name, each in tensors.items():
-            refuse_wrapper(each, name)
+    def _refuse_sharded(self):
         if self._identities() != self._checked:
             refuse_sharded(self.experts, len(self._checked[0]))
             self._checked = self._identities()
 
     def _run_experts(self, rows, begins):
+        """What they make of the rows, in one or several parts. begins: a tensor."""
         if not isinstance(self.experts, torch.nn.ModuleList):
-            return [self.experts(rows, begins)]
-        sizes = [end - begin for begin, end in zip(begins, begins[1:])]
-        return [expert(part) for expert, part in zip(self.experts, rows.split(sizes))]
+            return [self.experts(rows, begins.tolist())]
+        return [expert(part) for expert, part in zip(self.experts, rows.split(begins.diff().tolist()))]

@@ -15,8 +15,7 @@ class _RoutedExperts(UnpaddedMoE):
     """Around experts of transformers: one module with the parameters of all, called with tokens, indices and weights."""
 
     def _run_experts(self, rows, begins):
-        counts = torch.tensor([end - begin for begin, end in zip(begins, begins[1:])])
-        index = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        index = torch.repeat_interleave(torch.arange(self.num_local_experts), begins.diff(), output_size=rows.shape[0])
         # Each row has one expert and counts once; the layer knows the weights.
         return [self.experts.own_forward(rows, index[:, None], rows.new_ones(len(rows), 1))]
 

@@ -2,67 +2,43 @@
 
 import torch
 import torch.distributed as dist
-from torch.autograd.function import once_differentiable
 
 from .. import _C
+from . import route_passes  # noqa: F401 - the operators
+from .beside import Half, Pending
 from .grid import grid_of
+from .passes import number_of
 
 WEIGHTS = {"combine": _C.RouteWeights.combine, "rows": _C.RouteWeights.rows, None: _C.RouteWeights.none}
-
-
-class _Dispatch(torch.autograd.Function):
-    """Keeps the pass but not its handle, which keeps what this makes."""
-
-    @staticmethod
-    def forward(ctx, tokens, weights, leaf, route, its_pass):
-        ctx.route, ctx.its_pass, ctx.dtype = route, its_pass, tokens.dtype
-        rows = its_pass.dispatch(tokens)
-        return rows, its_pass.row_weights(), rows.new_empty(0)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, rows, weights, anchor):
-        with ctx.route._revoking():
-            tokens, weights = ctx.its_pass.dispatch_backward(rows, weights)
-        return tokens.to(ctx.dtype), weights, None, None, None
-
-
-class _Combine(torch.autograd.Function):
-
-    @staticmethod
-    def forward(ctx, results, weights, anchor, route, its_pass):
-        ctx.route, ctx.its_pass, ctx.dtype = route, its_pass, results.dtype
-        # Of all routes: a recomputation must not stop before this.
-        ctx.save_for_backward(results if route.weights == "combine" else anchor)
-        return its_pass.combine(results)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, output):
-        (results,) = ctx.saved_tensors
-        with ctx.route._revoking():
-            results, weights = ctx.its_pass.combine_backward(output, results)
-        return results.to(ctx.dtype), weights, output.new_zeros(0), None, None
 
 
 class Handle:
     """A routing whose tokens are on their way, as Route.dispatch returns it. While it is there, its layout is kept.
 
+    tokens       how many this rank brought
     rows         how many come to this rank
-    counts       int64 [local experts]: how many of them each expert gets; rows are ordered by expert
+    experts      int64 [rows]: which of this rank's experts each row is for, counted from 0; rows are ordered by it
+    counts       int64 [local experts]: how many of them each expert gets
     offsets      int32 [local experts]: where each expert's rows end, as torch's grouped_mm takes it
     rank_counts  int64 [local experts, ranks]: how many come from each rank; of an expert, rows are ordered by it
     row_weights  float32 [rows], with gradients, of a route with weights="rows"
     algorithm    that brings the rows
     """
 
-    def __init__(self, route, its_pass, weights):
-        self._route, self._pass, self._weights = route, its_pass, weights
+    def __init__(self, route, tokens, weights, ticket, begins, rank_counts, experts):
+        self._route, self._weights, self._ticket = route, weights, ticket
+        self.tokens = tokens
         self._anchor = self.row_weights = None
-        self.rows, self.algorithm = its_pass.rows(), its_pass.algorithm()
-        begins = its_pass.begins()
+        self.experts, self.rank_counts = experts, rank_counts
         self.counts, self.offsets = begins.diff(), begins[1:].int()
-        self.rank_counts = its_pass.counts()
+
+    @property
+    def rows(self):
+        return self.experts.shape[0]
+
+    @property
+    def algorithm(self):
+        return _C.route_pass(self._ticket).algorithm()
 
 
 class Route:
@@ -97,6 +73,9 @@ class Route:
         share, longer = divmod(num_experts, self.grid.ep_size)
         self.first_expert = self.grid.ep_rank * share + min(self.grid.ep_rank, longer)
         self.num_local_experts = share + (self.grid.ep_rank < longer)
+        self.id = number_of(self)
+        # Whatever needs gradients on this rank, all ranks go through the backward pass.
+        self._leaf = torch.empty(0, device="cpu", requires_grad=True)
         self._on = self._made = None
         self._connect()
 
@@ -108,35 +87,88 @@ class Route:
                                   self.algorithm or "")
         return self._made
 
-    @torch.compiler.disable
-    def dispatch(self, tokens, indices=None, weights=None, handle=None):
+    def dispatch(self, tokens, indices=None, weights=None, handle=None, async_op=False):
         """rows [rows, hidden] of this rank's experts, ordered by expert; and the handle for combine.
 
         tokens [n, hidden], indices [n, k] (-1: no expert), weights [n, k]. With a handle instead of indices and weights,
-        tokens go as those that it was made for: ranks exchange rows and nothing else.
+        tokens go as those that it was made for: ranks exchange rows and nothing else. With async_op, something whose wait()
+        returns that: until then rows are under way while the caller computes, and tokens stay as they are.
         """
         if handle is None:
-            handle = self._begin(tokens, indices, weights)
-        with self._revoking():
-            self._require_own(handle)
-            given = handle._weights if self.weights == "rows" else None
-            # Whatever needs gradients on this rank, all ranks go through the backward pass.
-            leaf = torch.empty(0, requires_grad=torch.is_grad_enabled())
-            rows, row_weights, anchor = _Dispatch.apply(tokens, given, leaf, self, handle._pass)
+            handle = self.prepare(tokens, indices, weights)
+        self._require_own(handle)
+        given = handle._weights if self.weights == "rows" else None
+        if async_op and not torch.compiler.is_compiling():
+            return self._dispatch_beside(tokens, given, handle)
+        made = torch.ops.moeccl.route_dispatch(tokens, given, self._leaf, handle._ticket, handle.experts, self.id)
+        result = self._dispatched(handle, *made)
+        return Pending(lambda: result) if async_op else result
+
+    def prepare(self, tokens, indices, weights=None):
+        """The handle of a routing whose tokens dispatch(tokens, handle=) sends: all that is exchanged beside rows. So a
+        checkpoint around dispatch, experts and combine, with this before it, sends rows again and nothing else."""
+        weights = weights.float() if weights is not None else None
+        begun = torch.ops.moeccl.route_begin(tokens.detach(), indices, weights.detach() if weights is not None else None, self.id)
+        return Handle(self, tokens.shape[0], weights, *begun)
+
+    def combine(self, results, handle, async_op=False):
+        """Output [n, hidden]: of each token the sum of what its experts made of it, zeros for a token without any. async_op: as
+        of dispatch; until wait() returns results stay as they are."""
+        self._require_own(handle)
+        weights = handle._weights if self.weights == "combine" else None
+        if async_op and not torch.compiler.is_compiling():
+            return self._combine_beside(results, weights, handle)
+        output = torch.ops.moeccl.route_combine(results, weights, handle._anchor, handle._ticket, self.id, handle.tokens)
+        return Pending(lambda: output) if async_op else output
+
+    def _dispatched(self, handle, rows, row_weights, anchor):
         handle._anchor = anchor if handle._anchor is None else handle._anchor + anchor
         if self.weights == "rows":
             handle.row_weights = row_weights
         return rows, handle
 
-    @torch.compiler.disable
-    def combine(self, results, handle):
-        """Output [n, hidden]: of each token the sum of what its experts made of it, zeros for a token without any."""
-        with self._revoking():
-            self._require_own(handle)
-            weights = handle._weights if self.weights == "combine" else None
-            return _Combine.apply(results, weights, handle._anchor, self, handle._pass)
+    def _dispatch_beside(self, tokens, weights, handle):
+        its_pass = _C.route_pass(handle._ticket)
 
-    def _begin(self, tokens, indices, weights):
+        def start(tokens, weights, leaf):
+            with self.revoking():
+                rows = its_pass.dispatch(tokens, beside=True)
+            return rows, its_pass.row_weights(), rows.new_empty(0)
+
+        def start_backward(rows, row_weights, anchor):
+            with self.revoking():
+                tokens, weights = its_pass.dispatch_backward(rows, row_weights, beside=True)
+            return tokens, weights, rows.new_empty(0, dtype=torch.float32)
+
+        half = Half(self, handle._ticket, start, start_backward)
+        made = half.begin(tokens.to(self.dtype), weights, self._leaf)
+        return Pending(lambda: self._dispatched(handle, *half.end(*made)))
+
+    def _combine_beside(self, results, weights, handle):
+        its_pass = _C.route_pass(handle._ticket)
+        results = results.to(self.dtype)
+        kept = results.detach()
+
+        def start(results, weights, anchor):
+            with self.revoking():
+                return its_pass.combine(results, beside=True)
+
+        def start_backward(output):
+            with self.revoking():
+                results, weights = its_pass.combine_backward(output, kept, beside=True)
+            return results, weights, output.new_empty(0)
+
+        half = Half(self, handle._ticket, start, start_backward)
+        made = half.begin(results, weights, handle._anchor)
+        return Pending(lambda: half.end(made)[0])
+
+    def wait_beside(self):
+        """The halves' own part: until what goes on beside is complete."""
+        with self.revoking():
+            self._made.await_all()
+
+    def begin(self, tokens, indices, weights):
+        """The operator's own part: the pass of a routing."""
         made = self._connect()
         try:
             indices, weights = self._checked(tokens, indices, weights)
@@ -144,13 +176,12 @@ class Route:
             made.tell_error(f"rank {self.grid.group.rank()} of the process group: {type(error).__name__}: {error}")
             raise
         try:
-            begun = made.begin(indices, weights.detach() if weights is not None else None)
+            return made.begin(indices, weights)
         except (dist.DistBackendError, ValueError):  # of all ranks
             raise
         except BaseException as error:  # of this one, such as a KeyboardInterrupt
             self.grid.revoke_for(error, "a route")
             raise
-        return Handle(self, begun, weights)
 
     def _checked(self, tokens, indices, weights):
         if indices is None or (weights is None) != (self.weights is None):
@@ -167,13 +198,15 @@ class Route:
         if indices.numel() and not (-1 <= indices.min() and indices.max() < self.num_experts):
             wrong = indices[(indices < -1) | (indices >= self.num_experts)][0].item()
             raise ValueError(f"indices have {wrong}; they must be from 0 to {self.num_experts - 1}, or -1")
-        return indices.int(), weights.float() if weights is not None else None
+        return indices.int(), weights
 
     def _require_own(self, handle):
         if handle._route is not self:
-            raise ValueError("the handle is another route's")
+            error = ValueError("the handle is another route's")
+            self.grid.revoke_for(error, "a route")
+            raise error
 
-    def _revoking(self):
+    def revoking(self):
         return self.grid.revoking("a route")
 
     def __repr__(self):

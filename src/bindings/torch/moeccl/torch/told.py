@@ -33,7 +33,8 @@ def tell(grid, ranks, coming=None, error=None):
     error: this rank's own, instead; it is raised here, and what it says on all other ranks. Counts in grid.told."""
     grid.told[ranks] = grid.told.get(ranks, 0) + 1
     with grid.interruptible():
-        said = ranks.gather([int(error is not None), *(coming or Coming(*[0] * len(Coming._fields)))])
+        what = _pass(coming) if coming is not None else f"a layer's call that failed on this rank ({type(error).__name__})"
+        said = ranks.gather([int(error is not None), *(coming or Coming(*[0] * len(Coming._fields)))], what)
     failed = [rank for rank, numbers in enumerate(said) if numbers[0]]
     if failed:
         _raise(ranks, failed[0], error)
@@ -48,7 +49,7 @@ def tell(grid, ranks, coming=None, error=None):
 def _raise(ranks, first, error):
     text = f"{type(error).__name__}: {error}" if error is not None else ""
     packed = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
-    said = ranks.gather(list(struct.unpack(f"<{_TEXT // 8}q", packed)))
+    said = ranks.gather(list(struct.unpack(f"<{_TEXT // 8}q", packed)), "telling each other an error")
     if error is not None:
         raise error
     theirs = struct.pack(f"<{_TEXT // 8}q", *said[first]).rstrip(b"\0").decode(errors="ignore")

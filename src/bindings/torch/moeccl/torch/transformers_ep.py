@@ -24,7 +24,7 @@ class _BorrowedExperts(UnpaddedMoE):
         self.run = run
 
     def _run_experts(self, rows, begins):
-        return [self.run(rows, torch.tensor(begins))]
+        return [self.run(rows, begins)]
 
 
 def _require_consecutive(tp_ranks, ep_ranks):
