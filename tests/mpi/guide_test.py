@@ -20,12 +20,13 @@ PROGRAM = r"""
 #include <stdlib.h>
 int main(int argc, char** argv) {
   int rank, ranks, from, round;
+  const char* rounds = getenv("ROUNDS");
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   int* sent = malloc(ranks * sizeof *sent);
   int* received = malloc(ranks * sizeof *received);
-  for (round = 0; round < 4000; ++round) {
+  for (round = 0; round < (rounds ? atoi(rounds) : 4000); ++round) {
     for (from = 0; from < ranks; ++from) sent[from] = 100 * rank + from + round;
     MPI_Alltoall(sent, 1, MPI_INT, received, 1, MPI_INT, MPI_COMM_WORLD);
     for (from = 0; from < ranks; ++from)
@@ -47,7 +48,8 @@ class Guide(unittest.TestCase):
         with open(GUIDE, encoding="utf-8") as file:
             cls.text = file.read()
         blocks = re.findall(r"(?:^    .*\n)+", cls.text, re.MULTILINE)
-        cls.command, cls.printed = (block.strip() for block in blocks[:2])
+        cls.command, printed = (block.strip() for block in blocks[:2])
+        cls.printed = printed.splitlines()[0]
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
@@ -68,9 +70,21 @@ class Guide(unittest.TestCase):
 
     def test_its_command(self):
         pattern = re.sub(r"\b\d+ of", r"(\\d+) of", self.printed)
-        served = re.search(pattern, self.run_guide())
+        errors = self.run_guide()
+        served = re.search(pattern, errors)
         self.assertTrue(served, pattern)
         self.assertIn(int(served[1]), range(5, 4000))
+        # Why: the faster of two, and by how much.
+        shown = re.findall(r"^moeccl-mpi: alltoall of \d+ \w+ to \d+ \w+: (moeccl|MPI) is (\d+\.\d\d) times as fast as (MPI|moeccl)(.*)$",
+                           errors, re.MULTILINE)
+        self.assertTrue(shown, errors)
+        for faster, times, slower, rest in shown:
+            self.assertNotEqual(faster, slower)
+            self.assertGreaterEqual(float(times), 1)
+            self.assertEqual("MPI serves them" in rest, faster == "MPI" or float(times) < 1.03, errors)
+
+    def test_no_connections_are_told(self):
+        self.assertIn("no connections were opened", self.run_guide(ROUNDS="20"))
 
     def test_what_means_nothing_is_told_and_serves_nothing(self):
         for options in ({"MOECCL_MPI": "alltoal"}, {"MOECCL_MPI_TRIALS": "x"}, {"MOECCL_MPI_TRIALS": "-1"}):

@@ -24,8 +24,9 @@ namespace moeccl::mpi {
 class Choice {
  public:
   bool byMoeccl() const { return decided_ ? moecclIsFaster_ : turn() == 0; }
-  // After each call. The last trial decides.
-  void took(double seconds, MPI_Comm comm);
+  // After each call. The last trial decides: then by how many times moeccl is as fast as MPI, from
+  // what all ranks took; else 0.
+  double took(double seconds, MPI_Comm comm);
 
  private:
   // 0: moeccl's, 1: MPI's. Each is the first of a pair of calls as often as the other.
@@ -91,6 +92,8 @@ class Communicator {
 
 // Counts, for what is said at the end.
 void noteServed(Collective collective, bool byMoeccl);
+// The same of a trial, of calls of about `bytes` bytes.
+void noteTrial(Collective collective, std::size_t bytes, double timesAsFast);
 // Rank 0 of world says what was served.
 void report(MPI_Comm world);
 
@@ -114,7 +117,8 @@ int Communicator::serve(Collective collective, std::size_t bytes, MPI_Comm comm,
     if (served == moecclInvalidArgument) tellRefusal(comm);
     if (served != moecclSuccess) return code;
   }
-  choice.took(PMPI_Wtime() - start, comm);
+  if (const double times = choice.took(PMPI_Wtime() - start, comm); times > 0)
+    noteTrial(collective, bytes, times);
   return code;
 }
 
