@@ -451,8 +451,8 @@ TEST(GpuDouble, LetsOthersMeetWhenARankAborts) {
   const Gpu::Id id = gpus[0]->newId();
   Gpu::Comm comms[3];
   for (int rank = 0; rank < 3; ++rank)
-    comms[rank] = gpus[rank]->split(gpus[rank]->join(id, 3, rank, -1), 0, rank,
-                                    Gpu::Purpose::messages, -1);
+    comms[rank] =
+        gpus[rank]->split(gpus[rank]->join(id, 3, rank, -1), 0, rank, Gpu::Purpose::messages, -1);
   std::byte from[8] = {}, to[8] = {}, never[8] = {};
   gpus[1]->groupStart();
   gpus[1]->send(from, 8, 2, comms[1], nullptr);
