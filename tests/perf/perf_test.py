@@ -70,7 +70,7 @@ class Perf(unittest.TestCase):
 
     def routed(self, *arguments):
         """What a run of routes that must have gone well printed, and its JSON."""
-        process = ranks("2x2", "route", "-n", "1", "-r", "2", "--tokens", "40", "--experts", "9", "--topk", "3",
+        process = ranks("2x2", "route", "-n", "1", "-r", "2", "--tokens", "40", "--experts", "9", "--top-k", "3",
                         "--json", self.json, *arguments)
         self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
         self.assertIn("# 0 elements wrong", process.stdout)
@@ -110,7 +110,7 @@ class Perf(unittest.TestCase):
                 self.assertEqual((report["type"], report["combineType"]), (name, "bfloat16"))
 
     def test_wrong_options_of_token_routing(self):
-        for arguments, text in ((["--topk", "9", "--experts", "8"], "a token cannot have 9 of 8 experts"),
+        for arguments, text in ((["--top-k", "9", "--experts", "8"], "a token cannot have 9 of 8 experts"),
                                 (["--tokens", "268435456"], "--tokens: 268435456 is too many"),
                                 (["-d", "fp8_e4m3", "--hidden", "200"], "--hidden: 200 is no multiple of 128"),
                                 (["-d", "int8"], "--datatype: int8 not in"),
