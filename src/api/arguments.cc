@@ -110,7 +110,7 @@ void tell(CommState& state, const AlgorithmChoice& chosen, std::size_t blockByte
     slot.emplace();
     slot->name = textOf(it.choice);
     slot->it.seconds = it.seconds;
-    slot->it.source = it.measured ? "curves" : "links";
+    slot->it.source = sourceOf(it.measured);
   }
   if (ours)
     log(LogLevel::info, {communicator.rank(), communicator.ranks()}, "%s of %zu B blocks: %s",

@@ -18,6 +18,9 @@ struct Answer {
 };
 using Answers = std::vector<Answer>;
 
+// As moecclChoice_t's source.
+inline const char* sourceOf(bool measured) { return measured ? "curves" : "links"; }
+
 // "S1 in 0.812 ms, by links; then S2 in 0.934 ms". `then`: the runner-up, where there is one.
 std::string firstLine(const Answer& answer, const Answer* then);
 // All of it as an object.

@@ -45,8 +45,6 @@ Asked read(const moecclQuery_t* query) {
   return {theirs, where};
 }
 
-const char* sourceOf(bool measured) { return measured ? "curves" : "links"; }
-
 Answers algorithms(const Asked& asked) {
   const Collective which = collectiveOf(asked.query.collective);
   const Cluster ranks = clusterOf(asked.where);
