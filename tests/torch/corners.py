@@ -238,6 +238,62 @@ def layers_go_on_after_an_interruption():
         assert torch.equal(layer(tokens, indices, weights), tokens)
 
 
+def refused_by_rank_1():
+    """Calls in which rank 1 alone errs, before it has sent anything, and what it is told."""
+    ones, splits = torch.ones(WORLD), [1] * WORLD
+    wrong = [1] * (WORLD + 1) if RANK == 1 else splits
+    parts = [torch.empty(2) for _ in range(WORLD)] if RANK == 1 else None
+    operation = dist.ReduceOp.BAND if RANK == 1 else dist.ReduceOp.SUM
+    return (
+        (lambda: dist.all_to_all_single(torch.empty(WORLD), ones, wrong, splits), f"{WORLD + 1} split sizes"),
+        (lambda: dist.all_to_all_single(torch.empty(WORLD), ones, splits, wrong, async_op=True).wait(), "split sizes"),
+        (lambda: dist.all_gather_into_tensor(torch.empty(WORLD + (RANK == 1)), torch.ones(1)), "bytes"),
+        (lambda: dist.all_reduce(ones, operation), "bitwise"),
+        (lambda: dist.scatter(torch.empty(1), parts, src=1), "2 elements"),
+    )
+
+
+def refuse_alike():
+    raises(lambda: dist.all_to_all_single(torch.empty(WORLD), torch.ones(WORLD), [1], [1]), "split sizes")
+
+
+@check
+def a_call_that_one_rank_refuses():
+    """Those who wait for it in the call are told why it does not come."""
+    for number in range(len(refused_by_rank_1())):
+        anew(f"refused {number}")
+        refuse_alike()
+        call, said = refused_by_rank_1()[number]
+        began = time.monotonic()
+        text = raises(call, said)
+        assert (f"rank 1 of {WORLD} takes no part" in text) == (RANK != 1), text
+        if RANK == 0:
+            STORE.set(f"refused {number}", "told")
+        elif RANK == 1:
+            STORE.wait([f"refused {number}"])  # they do not need this rank for it
+            raises(lambda: dist.all_reduce(torch.ones(2)), said)
+        assert time.monotonic() - began < 10, text
+    anew("refused in a part")
+    group = dist.new_group(list(range(1, WORLD)))
+    if RANK > 0:
+        ones, wrong = torch.ones(WORLD - 1), [1] if RANK == 2 else None
+        call = lambda: dist.all_to_all_single(torch.empty(WORLD - 1), ones, wrong, None, group=group)  # noqa: E731
+        assert (f"rank 1 of {WORLD - 1}" in raises(call, "split sizes")) == (RANK != 2)
+    dist.barrier()
+
+
+@check
+def calls_that_all_ranks_refuse():
+    """They have sent nothing, and go on, however long they wait then."""
+    for _ in range(3):
+        refuse_alike()
+    for slow in range(2):
+        time.sleep(1.5 if RANK == slow else 0)
+        dist.all_reduce(tensor := torch.ones(2))
+        assert tensor[0] == WORLD
+        refuse_alike()
+
+
 @check
 def the_end_waits_for_work_of_all():
     """Calls that all ranks have made complete, also where some ranks never wait for theirs and end first."""

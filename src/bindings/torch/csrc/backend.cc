@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <mutex>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "signals.h"
 
@@ -15,8 +16,13 @@ namespace {
 std::mutex worldMutex;
 std::weak_ptr<Communicator> world;
 
-// Whether no rank returns from such a call before all ranks have made it.
-bool needsAll(c10d::OpType type) {
+bool isCollective(c10d::OpType type) {
+  return type != c10d::OpType::SEND && type != c10d::OpType::RECV &&
+         type != c10d::OpType::RECVANYSOURCE;
+}
+
+// What a rank waits for in such a collective.
+Wait::Of waitsFor(c10d::OpType type) {
   switch (type) {
     case c10d::OpType::ALLREDUCE:
     case c10d::OpType::ALLGATHER:
@@ -26,9 +32,9 @@ bool needsAll(c10d::OpType type) {
     case c10d::OpType::ALLTOALL:
     case c10d::OpType::ALLTOALL_BASE:
     case c10d::OpType::BARRIER:
-      return true;
+      return Wait::Of::group;
     default:
-      return false;
+      return Wait::Of::some;
   }
 }
 
@@ -41,19 +47,19 @@ MoecclBackend::MoecclBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
       options_(c10::make_intrusive<Options>("moeccl", timeout)),
       group_(std::move(group)),
       globalRanks_(globalRanks),
-      timeout_(timeout),
-      waits_(std::make_shared<Waits>(store, rank, size)) {
+      timeout_(timeout) {
   options_->global_ranks_in_group.assign(globalRanks.begin(), globalRanks.end());
   std::shared_ptr<Communicator> parent;
   {
     const std::lock_guard lock(worldMutex);
     parent = world.lock();
   }
-  if (!globalRanks.empty() && parent != nullptr && !parent->aborted()) {
-    host_ = parent->subset({globalRanks.begin(), globalRanks.end()}, timeout);
-    return;
-  }
-  host_ = Communicator::create(*store, rank, size, timeout);
+  const bool isPart = !globalRanks.empty() && parent != nullptr && !parent->aborted();
+  host_ = isPart ? parent->subset({globalRanks.begin(), globalRanks.end()}, timeout)
+                 : Communicator::create(*store, rank, size, timeout);
+  // A group that is made anew may get the same store.
+  waits_ = std::make_shared<Waits>(c10::make_intrusive<c10d::PrefixStore>(host_->name(), store),
+                                   rank, size);
   if (!globalRanks.empty()) return;
   const std::lock_guard lock(worldMutex);
   world = host_;
@@ -82,6 +88,24 @@ std::string MoecclBackend::where() const {
   text += ", group " + group_ + " of the global ranks";
   for (const int64_t rank : globalRanks_) text += ' ' + std::to_string(rank);
   return text;
+}
+
+// Ranks that all refuse the same call go on, and nobody waits in it. What has broken the
+// communicator the others hear by it.
+void MoecclBackend::refuse(const std::exception& error) {
+  const int64_t number = collectives_++;
+  moecclResult_t broken = moecclSuccess;
+  if (host_->aborted() || moecclCommGetAsyncError(host_->comm(), &broken) != moecclSuccess ||
+      broken != moecclSuccess)
+    throw;
+  const auto* const detailed = dynamic_cast<const c10::Error*>(&error);
+  try {
+    waits_->refuse(number, where() + " takes no part in the group's collective " +
+                               std::to_string(number) + ": " +
+                               (detailed ? detailed->what_without_backtrace() : error.what()));
+  } catch (...) {  // no store: the others wait for the timeout
+  }
+  throw;
 }
 
 Communicator& MoecclBackend::communicatorFor(const Needs& needs,
@@ -132,12 +156,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
     coalescing_->note(std::move(needs), launch, communicator, stream, onCuda);
     auto noted = newWork(type, {}, false);
     static_cast<MoecclWork*>(noted.get())->finishNow();
+    if (isCollective(type)) ++collectives_;
     return noted;
   }
   if (async && !onCuda) stream = communicator->stream();
   const moecclComm_t comm = communicator->comm();
-  const std::shared_ptr<Waits> waits = needsAll(type) && !onCuda ? waits_ : nullptr;
-  Wait wait(waits, Wait::Of::group, c10d::opTypeToString(type));
+  const std::shared_ptr<Waits> waits = isCollective(type) && !onCuda ? waits_ : nullptr;
+  Wait wait(waits, waitsFor(type), c10d::opTypeToString(type), collectives_);
   check(interruptible(
             comm, [&] { return launch(comm, stream); }, &wait),
         comm, where());
@@ -147,8 +172,11 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::run(c10d::OpType type,
     started->finishNow();
   } else {
     started->waits = waits;
+    started->of = waitsFor(type);
+    started->number = collectives_;
     started->finishWith(communicator, stream, false);
   }
+  if (isCollective(type)) ++collectives_;
   return work;
 }
 

@@ -87,15 +87,19 @@ class MoecclBackend final : public c10d::Backend {
   Communicator& communicatorFor(const Needs& needs, std::shared_ptr<Communicator>* holder,
                                 moecclStream_t* stream);
   std::string where() const;
+  // In the handler of a collective's error, which it throws on: those who wait for this rank in the
+  // call are told.
+  [[noreturn]] void refuse(const std::exception& error);
 
   const c10::intrusive_ptr<Options> options_;
   const std::string group_;
   const std::vector<int64_t> globalRanks_;
   std::chrono::milliseconds timeout_;
-  const std::shared_ptr<Waits> waits_;
+  std::shared_ptr<Waits> waits_;
   std::shared_ptr<Communicator> host_, cuda_;
   SideStream side_;
   uint64_t sequence_ = 0;
+  int64_t collectives_ = 0;  // that this rank has made or refused
   // Whether calls are noted now.
   bool coalesces();
   std::optional<Coalescing> coalescing_;

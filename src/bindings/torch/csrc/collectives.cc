@@ -41,7 +41,7 @@ std::vector<size_t> behindOneAnother(const std::vector<size_t>& counts) {
 }  // namespace
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::broadcast(Tensors& tensors,
-                                                        const c10d::BroadcastOptions& options) {
+                                                        const c10d::BroadcastOptions& options) try {
   Needs needs;
   const at::Tensor& tensor = only(tensors);
   void* const data = output(tensor, true, &needs);
@@ -50,6 +50,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::broadcast(Tensors& tensors,
              [=, bytes = tensor.nbytes()](moecclComm_t comm, moecclStream_t stream) {
                return moecclBroadcast(data, data, bytes, kBytes, root, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allreduce(Tensors& tensors,
@@ -61,14 +63,16 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::allreduce(Tensors& tensors,
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) try {
   Needs needs;
   const Launch launch = allReduceOf(tensors, options.reduceOp, &needs);
   return run(c10d::OpType::ALLREDUCE, options.timeout, options.asyncOp, std::move(needs), launch);
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce(Tensors& tensors,
-                                                     const c10d::ReduceOptions& options) {
+                                                     const c10d::ReduceOptions& options) try {
   Needs needs;
   const at::Tensor& tensor = only(tensors);
   const Numbers numbers = numbersOf(tensor, options.reduceOp);
@@ -79,17 +83,21 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce(Tensors& tensors,
              [=](moecclComm_t comm, moecclStream_t stream) {
                return moecclReduce(data, data, count, numbers.type, numbers.op, root, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather(TensorLists& outputTensors,
                                                         Tensors& inputTensors,
-                                                        const c10d::AllgatherOptions& options) {
+                                                        const c10d::AllgatherOptions& options) try {
   only(inputTensors);
   return gatherLists({only(outputTensors)}, inputTensors, options);
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_coalesced(
-    TensorLists& outputTensors, Tensors& inputTensors, const c10d::AllgatherOptions& options) {
+    TensorLists& outputTensors, Tensors& inputTensors, const c10d::AllgatherOptions& options) try {
   // A list for each rank, of what it gives.
   TORCH_CHECK(static_cast<int>(outputTensors.size()) == getSize(), "there are ",
               outputTensors.size(), " lists of outputs for ", getSize(), " ranks");
@@ -100,6 +108,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_coalesced(
     for (size_t i = 0; i < ofRank.size(); ++i) byInput[i].push_back(ofRank[i]);
   }
   return gatherLists(byInput, inputTensors, options);
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::gatherLists(TensorLists outputTensors,
@@ -133,7 +143,7 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::_allgather_base(
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_into_tensor_coalesced(
-    Tensors& outputTensors, Tensors& inputTensors, const c10d::AllgatherOptions& options) {
+    Tensors& outputTensors, Tensors& inputTensors, const c10d::AllgatherOptions& options) try {
   Needs needs;
   struct Part {
     void *in, *out;
@@ -153,11 +163,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::allgather_into_tensor_coalesced(
       eachOf(std::move(parts), [](const Part& part, moecclComm_t comm, moecclStream_t stream) {
         return moecclAllGather(part.in, part.out, part.bytes, kBytes, comm, stream);
       }));
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::gather(TensorLists& outputTensors,
                                                      Tensors& inputTensors,
-                                                     const c10d::GatherOptions& options) {
+                                                     const c10d::GatherOptions& options) try {
   Needs needs;
   const at::Tensor& tensor = only(inputTensors);
   const auto root = static_cast<int>(options.rootRank);
@@ -185,11 +197,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::gather(TensorLists& outputTensors,
              [=, bytes = tensor.nbytes()](moecclComm_t comm, moecclStream_t stream) {
                return moecclGather(in, out, bytes, kBytes, root, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::scatter(Tensors& outputTensors,
                                                       TensorLists& inputTensors,
-                                                      const c10d::ScatterOptions& options) {
+                                                      const c10d::ScatterOptions& options) try {
   Needs needs;
   const at::Tensor& tensor = only(outputTensors);
   const auto root = static_cast<int>(options.rootRank);
@@ -211,10 +225,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::scatter(Tensors& outputTensors,
              [=, bytes = tensor.nbytes()](moecclComm_t comm, moecclStream_t stream) {
                return moecclScatter(in, out, bytes, kBytes, root, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce_scatter(
-    Tensors& outputTensors, TensorLists& inputTensors, const c10d::ReduceScatterOptions& options) {
+    Tensors& outputTensors, TensorLists& inputTensors,
+    const c10d::ReduceScatterOptions& options) try {
   Needs needs;
   const at::Tensor& tensor = only(outputTensors);
   const Tensors& all = only(inputTensors);
@@ -231,6 +248,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce_scatter(
                return moecclReduceScatterv(in.base, in.counts.data(), in.displs.data(), out,
                                            numbers.type, numbers.op, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::_reduce_scatter_base(
@@ -240,7 +259,7 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::_reduce_scatter_base(
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputTensors, Tensors& inputTensors, const c10d::ReduceScatterOptions& options) {
+    Tensors& outputTensors, Tensors& inputTensors, const c10d::ReduceScatterOptions& options) try {
   Needs needs;
   struct Part {
     void *in, *out;
@@ -267,13 +286,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::reduce_scatter_tensor_coalesced(
         return moecclReduceScatter(part.in, part.out, part.count, part.numbers.type,
                                    part.numbers.op, comm, stream);
       }));
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
-c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall_base(at::Tensor& outputTensor,
-                                                            at::Tensor& inputTensor,
-                                                            std::vector<int64_t>& outputSplits,
-                                                            std::vector<int64_t>& inputSplits,
-                                                            const c10d::AllToAllOptions& options) {
+c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall_base(
+    at::Tensor& outputTensor, at::Tensor& inputTensor, std::vector<int64_t>& outputSplits,
+    std::vector<int64_t>& inputSplits, const c10d::AllToAllOptions& options) try {
   Needs needs;
   const std::vector<size_t> out = countsOf(outputTensor, outputSplits, getSize());
   const std::vector<size_t> in = countsOf(inputTensor, inputSplits, getSize());
@@ -298,11 +317,13 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall_base(at::Tensor& outputTe
                                       receives.data(), behindOneAnother(receives).data(), kBytes,
                                       comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall(Tensors& outputTensors,
                                                        Tensors& inputTensors,
-                                                       const c10d::AllToAllOptions& options) {
+                                                       const c10d::AllToAllOptions& options) try {
   Needs needs;
   for (const Tensors* tensors : {&outputTensors, &inputTensors})
     TORCH_CHECK(static_cast<int>(tensors->size()) == getSize(), "there are ", tensors->size(),
@@ -313,6 +334,8 @@ c10::intrusive_ptr<c10d::Work> MoecclBackend::alltoall(Tensors& outputTensors,
                return moecclAllToAllv(in.base, in.counts.data(), in.displs.data(), out.base,
                                       out.counts.data(), out.displs.data(), kBytes, comm, stream);
              });
+} catch (const std::exception& error) {
+  refuse(error);
 }
 
 }  // namespace moeccl::torch

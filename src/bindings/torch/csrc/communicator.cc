@@ -1,5 +1,6 @@
 #include "communicator.h"
 
+#include <c10/util/hash.h>
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -78,7 +79,8 @@ std::shared_ptr<Communicator> Communicator::create(c10d::Store& store, int rank,
   const moecclResult_t result = moecclCommInitRankConfig(&comm, size, id, rank, &config);
   if (rank == 0) forget(store, key);
   check(result, nullptr, where);
-  std::shared_ptr<Communicator> made(new Communicator(comm));
+  const std::string name = c10::sha1(std::string(id.internal, sizeof id.internal)).str();
+  std::shared_ptr<Communicator> made(new Communicator(comm, name));
   // Nobody makes the next group before the id is gone.
   check(moecclBarrier(comm, nullptr), comm, where);
   return made;
@@ -93,7 +95,7 @@ std::shared_ptr<Communicator> Communicator::subset(const std::vector<int>& ranks
                                   &config);
   });
   check(result, comm_, "making a group of " + std::to_string(ranks.size()) + " ranks");
-  return std::shared_ptr<Communicator>(new Communicator(comm));
+  return std::shared_ptr<Communicator>(new Communicator(comm, name_));
 }
 
 std::shared_ptr<Communicator> Communicator::onCuda(int rank, int size,
@@ -105,7 +107,7 @@ std::shared_ptr<Communicator> Communicator::onCuda(int rank, int size,
   moecclComm_t comm = nullptr;
   check(moecclCommInitOob(&comm, size, rank, &oob, &config), nullptr,
         "rank " + std::to_string(rank) + " of " + std::to_string(size) + ", on CUDA");
-  return std::shared_ptr<Communicator>(new Communicator(comm));
+  return std::shared_ptr<Communicator>(new Communicator(comm, name_));
 }
 
 Communicator::~Communicator() { close(); }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 #include <vector>
 
 namespace moeccl::torch {
@@ -29,6 +30,8 @@ class Communicator {
   std::shared_ptr<Communicator> onCuda(int rank, int size, std::chrono::milliseconds timeout);
   ~Communicator();
 
+  // The same on all ranks, and another one for each communicator that create() makes.
+  const std::string& name() const { return name_; }
   moecclComm_t comm() const { return comm_; }
   bool aborted() const { return comm_ == nullptr; }
   // Of calls from now on.
@@ -47,12 +50,13 @@ class Communicator {
   void close();
 
  private:
-  explicit Communicator(moecclComm_t comm) : comm_(comm) {}
+  Communicator(moecclComm_t comm, std::string name) : name_(std::move(name)), comm_(comm) {}
   // Whether all work is over.
   bool awaitWork();
   void destroyStreams();
   void destroyEvents();
 
+  const std::string name_;
   moecclComm_t comm_;
   moecclStream_t stream_ = nullptr;
   std::mutex mutex_;

@@ -11,20 +11,42 @@ using Clock = std::chrono::steady_clock;
 bool ofLayer(const std::string& said) { return said[0] == 'l'; }
 std::string callOf(const std::string& said) { return said.substr(said.find(' ') + 1); }
 
+std::string refusalOf(int64_t number) { return "moeccl/refused/" + std::to_string(number); }
+
 }  // namespace
 
 std::string Waits::keyOf(int rank) const { return "moeccl/waits/" + std::to_string(rank); }
 
-void Waits::watch() {
-  const std::lock_guard lock(mutex_);
+void Waits::open() {
   if (own_ != nullptr) return;
   own_ = store_->clone();
   own_->setTimeout(kPatience * 4);
 }
 
+void Waits::watch() {
+  const std::lock_guard lock(mutex_);
+  open();
+  watches_ = true;
+}
+
 bool Waits::watches() {
   const std::lock_guard lock(mutex_);
-  return own_ != nullptr;
+  return watches_;
+}
+
+void Waits::refuse(int64_t number, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  open();
+  own_->set(refusalOf(number), why);
+}
+
+std::optional<std::string> Waits::refused(int64_t number) {
+  const std::lock_guard lock(mutex_);
+  open();
+  const std::string key = refusalOf(number);
+  if (!own_->check({key})) return std::nullopt;
+  const std::vector<uint8_t> why = own_->get(key);
+  return std::string(why.begin(), why.end());
 }
 
 int64_t Waits::nextSerial() {
@@ -67,10 +89,11 @@ std::optional<std::string> Waits::told(const std::string& said) {
   return all.substr(said.size() + 1);
 }
 
-Wait::Wait(std::shared_ptr<Waits> waits, Of of, std::string what)
+Wait::Wait(std::shared_ptr<Waits> waits, Of of, std::string what, int64_t number)
     : waits_(std::move(waits)),
       of_(of),
       what_(std::move(what)),
+      number_(number),
       next_(Clock::now() + Waits::kPatience) {}
 
 Wait::~Wait() {
@@ -82,14 +105,16 @@ Wait::~Wait() {
 }
 
 std::optional<std::string> Wait::look() {
-  if (waits_ == nullptr || failed_ || Clock::now() < next_ || !waits_->watches())
-    return std::nullopt;
+  if (waits_ == nullptr || failed_ || Clock::now() < next_) return std::nullopt;
+  next_ = Clock::now() + Waits::kPatience;
   try {
+    if (number_ >= 0)
+      if (auto why = waits_->refused(number_)) return why;
+    if (of_ == Of::some || !waits_->watches()) return std::nullopt;
     if (said_.empty()) {
       said_ = (of_ == Of::layer ? "l" : "g") + std::to_string(waits_->nextSerial()) + ' ' + what_;
       waits_->say(said_);
     }
-    next_ = Clock::now() + Waits::kPatience;
     if (auto text = waits_->told(said_)) return text;
     const std::optional<std::vector<std::string>> said = waits_->all();
     if (!said || std::ranges::all_of(*said, ofLayer) || std::ranges::none_of(*said, ofLayer)) {

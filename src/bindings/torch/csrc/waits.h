@@ -1,5 +1,6 @@
-// Which call of a process group, or of a layer on it, each rank waits in: ranks that wait for each
-// other in different ones would do so until the timeout.
+// What ranks of a process group tell each other in its store, so that nobody waits until the
+// timeout for a rank that does not come: which call of the group, or of a layer on it, each rank
+// waits in, and which collectives a rank has refused before others heard of it.
 #pragma once
 
 #include <chrono>
@@ -13,8 +14,8 @@
 
 namespace moeccl::torch {
 
-// Of one group, in its store. Nothing is written there but by ranks that wait for longer than
-// kPatience, and nothing at all of a group without layers.
+// Of one group. Ranks that wait for longer than kPatience look into the store. What they wait in is
+// written there only where the group has layers.
 class Waits {
  public:
   static constexpr std::chrono::milliseconds kPatience{500};
@@ -22,14 +23,19 @@ class Waits {
   Waits(c10::intrusive_ptr<c10d::Store> store, int rank, int size)
       : store_(std::move(store)), rank_(rank), size_(size) {}
 
-  // From now on; while the store is there.
+  // Ranks say what they wait in, from now on and while the store is there.
   void watch();
+  // This rank takes no part in the group's collective of that number, and why.
+  void refuse(int64_t number, const std::string& why);
 
  private:
   friend class Wait;
 
   std::string keyOf(int rank) const;
+  void open();
   bool watches();
+  // Why a rank takes no part in that collective; nothing where none has said so.
+  std::optional<std::string> refused(int64_t number);
   int64_t nextSerial();
   void say(const std::string& what);
   // What all ranks say; nothing where some say nothing.
@@ -43,22 +49,25 @@ class Waits {
   const int rank_, size_;
   std::mutex mutex_;
   c10::intrusive_ptr<c10d::Store> own_;  // the store, by a connection that nobody else waits on
+  bool watches_ = false;
   int64_t last_ = 0;
 };
 
-// A call that returns on no rank before all ranks have made it.
+// A call that waits for other ranks.
 class Wait {
  public:
-  enum class Of : std::uint8_t { group, layer };
+  // some: a collective of the group that may return before all ranks have made it. Others do not.
+  enum class Of : std::uint8_t { some, group, layer };
 
-  // waits: null: nothing is found out. what: for people, such as "ALLREDUCE".
-  Wait(std::shared_ptr<Waits> waits, Of of, std::string what);
+  // waits: null: nothing is found out. what: for people, such as "ALLREDUCE". number: of a
+  // collective of the group, by which ranks refuse it; negative: none.
+  Wait(std::shared_ptr<Waits> waits, Of of, std::string what, int64_t number = -1);
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
   ~Wait();
 
-  // Again and again, in the thread that waits. A text once it is sure that ranks wait for each
-  // other in calls of the group and of layers on it.
+  // Again and again, in the thread that waits. A text once it is sure that a rank does not come, or
+  // that ranks wait for each other in calls of the group and of layers on it.
   std::optional<std::string> look();
 
  private:
@@ -67,6 +76,7 @@ class Wait {
   const std::shared_ptr<Waits> waits_;
   const Of of_;
   const std::string what_;
+  const int64_t number_;
   std::string said_;
   bool failed_ = false;
   std::chrono::steady_clock::time_point next_;

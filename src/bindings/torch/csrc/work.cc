@@ -94,7 +94,7 @@ bool MoecclWork::wait(std::chrono::milliseconds timeout) {
   using Clock = std::chrono::steady_clock;
   const bool bounded = timeout != kNoTimeout;
   const auto end = Clock::now() + (bounded ? timeout : std::chrono::milliseconds(0));
-  Wait together(waits, Wait::Of::group, c10d::opTypeToString(retrieveOpType()));
+  Wait together(waits, of, c10d::opTypeToString(retrieveOpType()), number);
   for (std::unique_lock lock(mutex_); !completed_ && (!bounded || Clock::now() < end);) {
     const auto next = Clock::now() + kSignals;
     if (cv_.wait_until(lock, bounded ? std::min(end, next) : next, [this] { return completed_; }))

@@ -46,8 +46,10 @@ class MoecclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  // Of the group, for a call that needs all of its ranks; else null. Before finishWith.
+  // Of a collective; else null and left out. Before finishWith.
   std::shared_ptr<Waits> waits;
+  Wait::Of of = Wait::Of::some;
+  int64_t number = -1;  // of the group's collectives
 
  private:
   static void completed(moecclResult_t result, void* context);
