@@ -7,8 +7,10 @@ ABI is openmpi or mpich, FAULTS is faults.c for it, COMMAND starts ranks.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
 
 ABI = SHIM = FAULTS = None
@@ -92,6 +94,21 @@ class Arguments(unittest.TestCase):
         code, text, served = run("requests")
         self.assertEqual(code, 0, text)
         self.assertGreater(served["ialltoall"], 1, text)
+
+
+class Folders(unittest.TestCase):
+    def test_that_ld_so_would_cut(self):
+        for name in ("a b", "a:b"):
+            with self.subTest(name), tempfile.TemporaryDirectory() as parent:
+                folder = os.path.join(parent, name)
+                os.mkdir(folder)
+                library = os.path.join(folder, f"libmoeccl-mpi-{ABI}.so")
+                with open(library, "w", encoding="utf-8"):
+                    pass
+                program = shutil.copy(SHIM, folder)
+                done = subprocess.run([program, "--abi", ABI, "true"], capture_output=True, text=True, check=False)
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(library + ": LD_PRELOAD takes no path with a space or a colon", done.stderr)
 
 
 if __name__ == "__main__":
