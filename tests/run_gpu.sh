@@ -203,7 +203,7 @@ if [[ $budget ]]; then
   [[ " ${of_ranks[*]} " == *" --limit "* ]] || of_ranks+=(--limit 30)
   test_kernels "kernels, quick" 40 --quick
   check_kernels memcheck 90
-  measure_kernels kernels 80 layouts gate experts
+  measure_kernels kernels 100 layouts gate experts
   measure_layer layer 80
   measure_kernels rows 50 lists rows latency
   has_nodes 1 && test_ranks 1 60

@@ -11,7 +11,7 @@ for place in sys.path:
     print(*sorted(glob.glob((place or ".") + "/nvidia/*/")), sep="\n")' 2>/dev/null | sed '/^$/d; s,/$,,')
 
 found=() missing=()
-toolkit='' cudart_place='' cublas_place=''
+toolkit='' cudart_place='' cub_place='' cublas_place=''
 # find_in VARIABLE WHAT FILE DIR...: sets the variable to the first folder that has the file, and remembers what
 # was found, or what is missing and where it was looked for. The folder is relative to FILE.
 find_in() {
@@ -37,6 +37,7 @@ if gpu=$(nvidia-smi -L 2>/dev/null); then gpu=$(head -1 <<<"$gpu"); else gpu=$(c
 [[ $arch ]] || arch=${gpu:+native}
 : "${arch:=sm_90}"
 find_in cudart_place "CUDA runtime" include/cuda_runtime.h "$toolkit" "${wheels[@]}"
+find_in cub_place "CUB" cub/device/device_scan.cuh "$toolkit"/include{/cccl,} "${wheels[@]/%//include}"
 find_in cublas_place "cuBLAS" include/cublas_v2.h "$toolkit" /usr "${wheels[@]}"
 if [[ $nccl ]]; then
   found+=("NCCL: $nccl/include/nccl.h")
@@ -52,6 +53,10 @@ for place in "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; 
     LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done
 export LD_LIBRARY_PATH LIBRARIES_OF_PROGRAMS=${LD_LIBRARY_PATH:-}
+
+for program in make g++; do
+  if place=$(command -v "$program"); then found+=("$program: $place"); else missing+=("$program: not in PATH"); fi
+done
 
 # has WHAT HEADER: whether the compiler finds it.
 has() {
@@ -101,7 +106,8 @@ makefile_for() {
   for source in $(for program in "$@"; do sources_of "$program"; done | sort -u); do
     target=$build/${source//\//_}.o extra=
     # As in kernels/meson.build.
-    [[ $source == kernels/gates/gate_cuda.cu ]] && extra=-fmad=false
+    [[ $source == *.cu ]] && extra=-Xptxas=-warn-spills
+    [[ $source == kernels/gates/gate_cuda.cu ]] && extra+=' -fmad=false'
     printf '%s: %s %s\n\t%s %s %s -MD -MF %s.d -c %s -o %s\n-include %s.d\n' "$target" "$source" \
       "$build/flags" "$nvcc" "$flags" "$extra" "$target" "$source" "$target" "$target"
   done
@@ -133,7 +139,8 @@ note_built() {
 # stands for the kernels of all.
 usable() {
   local said status sum
-  [[ -x $build/$1 ]] || return
+  [[ -f $build/$1 ]] || { echo "there is no $build/$1" && return 1; }
+  chmod +x "$build/$1" # whoever carried it may have lost that
   if ! sum=$(grep -s " $1\$" "$build/built_from"); then
     echo "$build/$1: there is no $build/built_from that says what it was built of; it is taken as it is"
   elif [[ ${sum% *} != "$(sum_of_code)" ]]; then
@@ -170,6 +177,8 @@ make_programs() {
   done
   [[ $include ]] && flags+=" -I$include"
   mkdir -p "$build" || return 1
+  [[ $nvcc ]] || { echo "$*: there is no nvcc to build it" && return 1; }
+  echo "building $*"
   # Only what has changed is made again; other flags make all of it.
   for made in "${made_sources[@]}"; do
     python3 tests/gpu/registry.py "${made%.cc}" . >"$build/$made.new" || return 1

@@ -3,4 +3,4 @@
 # (tests/run_gpu.sh --build-only --arch sm_90) test and measure what tells most. Results go to the folder that OUT names.
 #
 #   OUT=FOLDER tests/gpu/first_call.sh [OPTION]...    options of tests/run_gpu.sh
-exec "$(dirname "${BASH_SOURCE[0]}")/../run_gpu.sh" --prebuilt --budget 420 "$@"
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../run_gpu.sh" --prebuilt --budget 420 "$@"

@@ -3,7 +3,7 @@
 
     COMMAND | keep_end.py FILE...
 
-A file has all of a short input, and of a long one no more than 600,000 bytes, with whole lines.
+It ends with the input, or behind OVER: a process that a part has left behind may hold the input open. A file has all of a short input, and of a long one no more than 600,000 bytes, with whole lines.
 """
 import os
 import pathlib
@@ -12,6 +12,7 @@ import sys
 from report import MOST_LOG
 
 MOST = 2 * MOST_LOG  # then it is cut down to MOST_LOG
+OVER = b"\0over\0"  # as tests/gpu/parts.sh writes it
 
 
 class End:
@@ -32,9 +33,23 @@ class End:
         self.size = len(end)
 
 
+def pieces():
+    """The input, as it comes."""
+    held = b""  # what may be the beginning of OVER
+    while piece := os.read(0, 65536):
+        piece, over, _ = (held + piece).partition(OVER)
+        if over:
+            yield piece
+            return
+        whole = len(piece) - next(size for size in range(len(OVER) - 1, -1, -1) if piece.endswith(OVER[:size]))
+        held = piece[whole:]
+        yield piece[:whole]
+    yield held
+
+
 def main():
     ends = [End(path) for path in sys.argv[1:]]
-    while piece := os.read(0, 65536):
+    for piece in pieces():
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         for end in ends:

@@ -1,5 +1,6 @@
-// How many kernels a GPU is given behind calls that layers make: emulation/launches_test.cc counts
-// them, and tests on doubles of GPUs, which see calls alone, add them up.
+// How many kernels and memsets a GPU is given behind calls that layers make:
+// emulation/launches_test.cc counts them, backward in 16 bits, and tests on doubles of GPUs, which
+// see calls alone, add them up.
 #pragma once
 
 #include <string_view>
@@ -12,10 +13,24 @@ struct CallLaunches {
 };
 
 inline constexpr CallLaunches kCallLaunches[] = {
-    {"computing logits", 1}, {"choosing experts", 2},          {"choosing experts alone", 1},
-    {"giving places", 5},    {"listing choices by expert", 3}, {"gathering tokens", 1},
-    {"experts", 6},          {"adding to tokens", 1},          {"scattering tokens", 1},
-    {"clearing places", 1},  {"combining tokens", 1},          {"clearing memory", 1},
+    {"computing logits", 1},
+    {"choosing experts", 2},
+    {"choosing experts alone", 1},
+    {"giving places", 7},
+    {"listing choices by expert", 5},
+    {"gathering tokens", 1},
+    {"experts", 6},
+    {"adding to tokens", 1},
+    {"scattering tokens", 1},
+    {"clearing places", 1},
+    {"combining tokens", 1},
+    {"clearing memory", 1},
+    {"computing a gate's loss", 1},
+    {"differentiating a gate", 9},
+    {"experts backward", 13},
+    {"gathering gradients of tokens", 1},
+    {"scattering gradients of tokens", 1},
+    {"adding to gradients of tokens", 1},
 };
 
 // 0: none of these.

@@ -10,9 +10,11 @@ kernels_gpu=$1
 shift
 if command -v nvidia-cuda-mps-control >/dev/null; then
   folder=$(mktemp -d)
-  trap 'echo quit | timeout 10 nvidia-cuda-mps-control >/dev/null; rm -rf "$folder"' EXIT
+  trap 'echo quit | timeout --kill-after=1 3 nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$folder"' EXIT
   export CUDA_MPS_PIPE_DIRECTORY=$folder CUDA_MPS_LOG_DIRECTORY=$folder
-  if nvidia-cuda-mps-control -d && timeout 20 "$kernels_gpu" --quick copiesInAGraph >/dev/null 2>&1; then
+  # The daemon is not to hold open what reads this script's output.
+  if timeout --kill-after=1 10 nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1 &&
+    timeout --kill-after=1 20 "$kernels_gpu" --quick copiesInAGraph >/dev/null 2>&1; then
     echo "processes share the GPU by MPS"
   else
     echo "processes take turns on the GPU: MPS does not work here"

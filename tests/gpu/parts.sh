@@ -42,32 +42,38 @@ keep() {
   python3 tests/gpu/report.py after "$build" "$results"
 }
 
-# run_command NUMBER: with a budget nothing that it has started outlives its share, or whoever reads its output would wait.
+stopped= # this script is told to end
+# run_command NUMBER: nothing that it has started outlives it, nor with a budget its share.
 run_command() {
-  if [[ -z $budget ]]; then
-    bash -c "${commands[$1]}"
-    return
-  fi
-  timeout --kill-after=5 "$(share "$1")" bash -c "${commands[$1]}" &
-  local group=$! code=0 # timeout leads a process group of its own
-  trap 'kill -TERM -- "-$group" 2>/dev/null' INT TERM
+  local share=0 group code=0
+  [[ $budget ]] && share=$(share "$1")
+  timeout --kill-after=5 "$share" bash -c "${commands[$1]}" &
+  group=$! # timeout leads a process group of its own
+  trap 'stopped=1; kill -TERM -- "-$group" 2>/dev/null' INT TERM
   wait "$group" || code=$?
+  [[ $stopped ]] && wait "$group" # now it is the group that ends
   kill -KILL -- "-$group" 2>/dev/null
+  trap - INT TERM
   return "$code"
 }
 
 # run_part NUMBER: sets $status, and adds to $passed, $failed and $skipped.
 run_part() {
-  local number=$1 began=$SECONDS took code log=$build/parts/$1.log rows=$build/parts/$1.jsonl counts=(0 0 0)
+  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log rows=$build/parts/$1.jsonl counts=(0 0 0)
   printf '\n==== %s: %s\n' "${names[number]}" "${commands[number]:-${reasons[number]}}"
   if [[ -z ${commands[number]} ]]; then
     status=skipped counts=(0 0 1)
   else
     rm -f "$rows.new"
     known "$number" || rm -f "$rows"
-    (export MEASUREMENTS=$rows.new && run_command "$number") 2>&1 |
-      python3 tests/gpu/keep_end.py "$log" ${results:+"$results/current.txt"}
-    code=${PIPESTATUS[0]}
+    exec {printed}> >(exec python3 tests/gpu/keep_end.py "$log" ${results:+"$results/current.txt"})
+    reader=$!
+    MEASUREMENTS=$rows.new run_command "$number" >&"$printed" 2>&1
+    code=$?
+    printf '\0over\0' >&"$printed" # a process that is left may hold the pipe open
+    exec {printed}>&-
+    wait "$reader"
+    [[ $stopped ]] && exit 143 # current.txt has what the part has printed
     # What an earlier run measured stays where this one had less time.
     if [[ -f $rows.new ]] && { [[ ! -f $rows ]] || (($(wc -l <"$rows.new") >= $(wc -l <"$rows"))); }; then
       mv "$rows.new" "$rows"
@@ -90,8 +96,8 @@ run_part() {
     ((code == 77)) && status=skipped
   fi
   took=$((SECONDS - began))
-  # Where the budget left it little time, it has not been tried.
-  [[ $status == unfinished ]] && ((3 * took < limits[number] && 3 * took < budget)) && took=0
+  # Where the end of the budget cut it off, it has not been tried; but a budget may be shorter than its share.
+  [[ $status == unfinished ]] && ((took < limits[number] && 2 * took < budget)) && took=0
   keep "$number" "$status" "$took" "${counts[@]}"
   ((passed += counts[0], failed += counts[1], skipped += counts[2]))
 }

@@ -283,6 +283,70 @@ class RunGpu(unittest.TestCase):
         self.assertEqual(code, 75, text)
         self.assertLess(time.monotonic() - began, 120)
 
+    def start(self, script, *options, **variables):
+        """Without --build; in a process group of its own."""
+        environment = {**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake}/bin:{os.environ['PATH']}", **variables}
+        return subprocess.Popen(["bash", str(ROOT / script), *options, "--build", str(self.build)], env=environment,
+                                start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def await_file(self, name):
+        end = time.monotonic() + 120
+        while not (self.fake / name).exists() or not (self.fake / name).read_text():
+            if time.monotonic() > end:
+                self.skipTest("this machine is too slow now")
+            time.sleep(0.05)
+        return (self.fake / name).read_text()
+
+    @staticmethod
+    def ends(process):
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            try:
+                if pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+            except OSError:
+                return True
+            time.sleep(0.05)
+        return False
+
+    def test_a_run_that_is_told_to_end_ends_its_part(self):
+        self.use_built()
+        out = self.write("out/here", "").parent
+        self.write("bench_gpu", "echo half of it; (trap '' TERM; echo $BASHPID >$FAKE/deaf; sleep 300) & echo $$ >$FAKE/began; wait\n")
+        for budget in ([], ["--budget", "300"]):
+            with self.subTest(budget):
+                for name in ("began", "deaf"):
+                    (self.fake / name).unlink(missing_ok=True)
+                run = self.start("tests/run_gpu.sh", "--only", "kernels", "--no-sanitizer", "--bench", *budget, OUT=str(out))
+                self.await_file("out/current.txt")
+                inside = [int(self.await_file(name)) for name in ("began", "deaf")]
+                run.terminate()
+                self.assertEqual(run.wait(timeout=60), 143)
+                run.stdout.close()
+                for process in inside:
+                    self.assertTrue(self.ends(process))
+                self.assertIn("half of it", (out / "current.txt").read_text())
+                if budget:
+                    results = json.loads((out / "results.json").read_text())
+                    self.assertEqual([part["status"] for part in results["parts"][:2]], ["passed", "unfinished"])
+
+    def test_a_daemon_that_stays_holds_up_no_part(self):
+        self.use_built()
+        daemon = ("setsid --fork bash -c 'echo $$ >>$FAKE/daemons; exec sleep 300'\n"
+                  "until [[ -s $FAKE/daemons ]]; do sleep 0.05; done\n")
+        self.write("kernels_gpu", daemon + "echo 3 passed, 0 failed, 1 skipped\n")
+        self.write("bin/nvidia-cuda-mps-control", f"#!/bin/bash\necho $* >>$FAKE/mps\n[[ $1 ]] || exec sleep 300\n{daemon}"
+                   ).chmod(0o755)
+        began = time.monotonic()
+        code, text = self.run_gpu("--no-sanitizer", "--nodes", "2")
+        took = time.monotonic() - began
+        for process in (self.fake / "daemons").read_text().split():
+            os.kill(int(process), signal.SIGKILL)
+        self.assertEqual(code, 0, text)
+        self.assertIn("processes share the GPU by MPS", text)
+        self.assertEqual((self.fake / "mps").read_text(), "-d\n\n")
+        self.assertLess(took, 120)
+
     def test_two_calls_on_machines_that_know_nothing_of_each_other(self):
         """What was built elsewhere comes along; a call that is killed leaves what it has found, and the next goes on."""
         self.use_built()

@@ -4,4 +4,4 @@
 #
 #   OUT=FOLDER tests/gpu/second_call.sh RESULTS [OPTION]...    options of tests/run_gpu.sh
 [[ -f ${1:-} ]] || { echo "usage: tests/gpu/second_call.sh RESULTS [OPTION]...: results.json of the first call" >&2 && exit 2; }
-exec "$(dirname "${BASH_SOURCE[0]}")/../run_gpu.sh" --prebuilt --budget 420 --from "$@"
+exec bash "$(dirname "${BASH_SOURCE[0]}")/../run_gpu.sh" --prebuilt --budget 420 --from "$@"

@@ -76,6 +76,10 @@ void tell(std::uintptr_t address, dim3 threads, std::size_t sharedBytes) {
 
 std::int64_t launches() { return launched; }
 
+void spoil(void* memory, std::size_t bytes, cudaStream_t stream) {
+  enqueue([=] { std::memset(memory, 0xc3, bytes); }, stream);
+}
+
 cudaError_t launch(std::uintptr_t address, dim3 blocks, dim3 threads, std::size_t sharedBytes,
                    std::size_t parameterBytes, std::function<void()> kernel, cudaStream_t stream) {
   constexpr unsigned kMostThreads = 1024, kMostRows = 65535;
@@ -144,6 +148,7 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) { return cudaMalloc
 cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  ++launched;
   enqueue([=] { std::memset(to, value, bytes); }, stream);
   return cudaSuccess;
 }

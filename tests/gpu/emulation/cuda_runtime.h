@@ -229,8 +229,11 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 namespace moeccl::emulation {
 
-// Of kernels, so far, by the thread that calls.
+// Of kernels and memsets, so far, by the thread that calls.
 std::int64_t launches();
+
+// Behind what the stream has, and without a launch: what lay in memory that is lent is lost.
+void spoil(void* memory, std::size_t bytes, cudaStream_t stream);
 
 // Behind what the stream has; returns what is wrong, on the host, with the launch. `address`: the
 // kernel's. Where EMULATED_LAUNCHES names a file each run of a kernel adds a line to it: the file

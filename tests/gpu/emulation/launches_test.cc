@@ -19,6 +19,13 @@ std::vector<T> room(std::int64_t count) {
   return std::vector<T>(static_cast<std::size_t>(count));
 }
 
+// What of it begins at a multiple of 256.
+std::span<std::byte> aligned(std::vector<std::byte>& memory) {
+  const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory.data());
+  const std::size_t shift = (256 - at % 256) % 256;
+  return std::span<std::byte>(memory.data() + shift, memory.size() - 256);
+}
+
 // What a rank of 8 does in a dropless forward pass with 256 experts, 32 of them its own: all but
 // the exchanges.
 TEST(Launches, OfADroplessForward) {
@@ -31,11 +38,6 @@ TEST(Launches, OfADroplessForward) {
       std::max(gate.workspaceBytes(),
                cuda::listByExpertWorkspace(kTokens * kChoices, 1, kExperts)) +
       256);
-  const auto aligned = [](std::vector<std::byte>& memory) {
-    const std::uintptr_t at = reinterpret_cast<std::uintptr_t>(memory.data());
-    const std::size_t shift = (256 - at % 256) % 256;
-    return std::span<std::byte>(memory.data() + shift, memory.size() - 256);
-  };
   std::vector<float> input(kTokens * kEmbedding), weights(kEmbedding * kExperts);
   for (std::size_t i = 0; i < input.size(); ++i) input[i] = static_cast<float>(i % 13) - 6;
   for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 17) - 8;
@@ -134,6 +136,76 @@ TEST(Launches, OfADroplessForward) {
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   RecordProperty("launches", std::to_string(sum));
   EXPECT_LE(sum, 60);
+}
+
+// In 16 bits, where gates and experts have most to do.
+TEST(Launches, OfABackward) {
+  constexpr std::int64_t kTokens = 96, kEmbedding = 8, kHidden = 16;
+  constexpr std::int32_t kExperts = 32, kChoices = 2;
+  constexpr std::int64_t kRows = kTokens * kChoices, kPlaces = kRows / kExperts;
+  using Bits = std::uint16_t;
+  std::vector<std::int32_t> chosen;
+  std::vector<std::int64_t> slots, listed;
+  for (std::int64_t at = 0; at < kRows; ++at) {
+    chosen.push_back(static_cast<std::int32_t>(at % kExperts));
+    slots.push_back(at / kExperts);
+    listed.push_back(at);
+  }
+  const std::vector<float> weights(kRows, 0.5f);
+  const Choices<float> choices{chosen.data(), slots.data(), weights.data(), kTokens, kChoices};
+  auto tokens = room<Bits>(kTokens * kEmbedding), tokenGradients = tokens;
+  auto rows = room<Bits>(kRows * kEmbedding), rowGradients = rows;
+  auto weightGradients = room<Bits>(kRows);
+  std::vector<std::byte> blasMemory((1 << 20) + 256);
+  cuda::Blas blas(aligned(blasMemory));
+
+  std::int64_t before = launches();
+  const auto expectLaunches = [&](const char* call, std::int64_t ofEmulation = 0) {
+    EXPECT_EQ(launches() - before - ofEmulation, test::launchesOf(call)) << call;
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    before = launches();
+  };
+  cuda::addListedBackward(moecclBfloat16, choices, listed, rows.data(), tokens.data(), kEmbedding,
+                          rowGradients.data(), weightGradients.data(), nullptr);
+  expectLaunches("gathering gradients of tokens");
+  cuda::gatherListedBackward(moecclBfloat16, choices, {listed.data(), 0, kRows},
+                             rowGradients.data(), kEmbedding, tokenGradients.data(), nullptr);
+  expectLaunches("adding to gradients of tokens");
+  cuda::combineTokensBackward(moecclBfloat16, choices, rows.data(), tokens.data(), kEmbedding,
+                              kPlaces, rowGradients.data(), weightGradients.data(), nullptr);
+  expectLaunches("scattering gradients of tokens");
+  cuda::scatterTokensBackward(moecclBfloat16, choices, rowGradients.data(), kEmbedding, kPlaces,
+                              tokenGradients.data(), nullptr);
+  expectLaunches("gathering gradients of tokens");
+
+  const gates::Config config{
+      gates::Kind::softmax, kTokens, kEmbedding, kExperts, kChoices, kTokens, kTokens};
+  const cuda::Gate gate(config, moecclBfloat16, kTokens, 1);
+  std::vector<std::byte> workspace(gate.workspaceBytes() + 256);
+  auto matrix = room<Bits>(kEmbedding * kExperts), matrixGradients = matrix;
+  auto logits = room<double>(kTokens * kExperts);
+  auto sums = room<double>(gates::sumsSize(config)), dSums = sums;
+  gate.loss(sums.data(), 1, dSums.data(), nullptr, nullptr);
+  expectLaunches("computing a gate's loss");
+  gate.backward({matrix.data()}, {tokens.data(), kTokens, 0}, logits.data(), chosen.data(),
+                {slots.data(), weights.data(), nullptr}, weightGradients.data(), dSums.data(),
+                {matrixGradients.data(), nullptr, tokenGradients.data()}, blas, aligned(workspace),
+                nullptr);
+  expectLaunches("differentiating a gate");
+
+  // Experts have 5 and 7 rows in turns, which the emulated cuBLAS multiplies by a launch each.
+  std::vector<std::int64_t> begins(kExperts + 1);
+  for (std::int64_t e = 0; e < kExperts; ++e) begins[e + 1] = begins[e] + 5 + e % 2 * 2;
+  ASSERT_EQ(begins.back(), kRows);
+  const cuda::ExpertShape shape{moecclBfloat16, Activation::gelu, kExperts, kEmbedding, kHidden};
+  auto w1 = room<Bits>(kExperts * kEmbedding * kHidden), w2 = w1, dW1 = w1, dW2 = w1;
+  auto b1 = room<Bits>(kExperts * kHidden), b2 = room<Bits>(kExperts * kEmbedding);
+  auto dB1 = b1, dB2 = b2;
+  std::vector<std::byte> hidden(cuda::expertBackwardWorkspace(shape, kRows) + 256);
+  cuda::expertBackward(shape, {w1.data(), b1.data(), w2.data(), b2.data()}, rows.data(),
+                       rowGradients.data(), begins, blas, aligned(hidden),
+                       {dW1.data(), dB1.data(), dW2.data(), dB2.data()}, rows.data(), nullptr);
+  expectLaunches("experts backward", 5 * (kExperts - 1));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct DeviceScan {
     constexpr std::size_t kBytes = 767;
     if (memory == nullptr) return bytes = kBytes, cudaSuccess;
     if (bytes < kBytes) return cudaErrorInvalidValue;
-    cudaMemsetAsync(memory, 0xc3, kBytes, stream);
+    cudaMemsetAsync(memory, 0xc3, kBytes, stream);  // CUB has a first kernel there
     void (*const kernel)(const T*, T*, std::int64_t) = [](const T* from, T* to,
                                                           std::int64_t items) {
       T sum{};
