@@ -61,7 +61,8 @@ new=$folder/new
 cleanup() {
   # What still runs in this namespace, whose first process this is, keeps its files from being unmounted.
   { (($$ != 1)) || kill -KILL -1 || true; wait; } 2>/dev/null
-  umount --recursive "$new" 2>/dev/null || true
+  # Those that have been killed may need a moment to end.
+  umount --recursive "$new" 2>/dev/null || umount --recursive --lazy "$new" 2>/dev/null || true
   rm -rf --one-file-system "$folder"
 }
 trap cleanup EXIT
