@@ -25,11 +25,4 @@ void multiply(CBLAS_TRANSPOSE transposeA, CBLAS_TRANSPOSE transposeB, std::int64
                 n);
 }
 
-inline float dot(std::int64_t count, const float* a, const float* b) {
-  return cblas_sdot(static_cast<blasint>(count), a, 1, b, 1);
-}
-inline double dot(std::int64_t count, const double* a, const double* b) {
-  return cblas_ddot(static_cast<blasint>(count), a, 1, b, 1);
-}
-
 }  // namespace moeccl::blas

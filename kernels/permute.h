@@ -49,10 +49,11 @@ void scatterTokensBackward(const Choices<Wide<Real>>& choices, const Real* rowGr
 
 // The gradients of combineTokens, of the same rows: rowGradients = weight * outputGradient, in
 // places that a choice has, and weightGradients [tokens][choices], 0 for a dropped choice.
-template <typename Real>
+// Weight: Real or Wide<Real>.
+template <typename Real, typename Weight>
 void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
-                           std::int64_t expertStride, Real* rowGradients, Real* weightGradients);
+                           std::int64_t expertStride, Real* rowGradients, Weight* weightGradients);
 
 // Where it is written how many choices each expert has, in blocks of `block` experts that begin
 // `distance` apart, those of the next group `block` behind; and where the counts of one group are
@@ -100,11 +101,11 @@ void addByToken(const Choices<Wide<Real>>& choices, const std::int64_t* position
                 const Real* rows, std::int64_t embedding, Real* output);
 
 // The gradients of addListed, of the same rows: sets rowGradients [listed][embedding], and
-// weightGradients [tokens][choices] of the choices listed.
-template <typename Real>
+// weightGradients [tokens][choices] of the choices listed. Weight: Real or Wide<Real>.
+template <typename Real, typename Weight>
 void addListedBackward(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
-                       Real* rowGradients, Real* weightGradients);
+                       Real* rowGradients, Weight* weightGradients);
 
 // The same on a stream of a GPU, whose addresses all are, those in `choices` and `listed` too. Rows
 // may be of any datatype where they are only moved, tokenBytes each; where something is computed

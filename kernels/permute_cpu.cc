@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/blas.h"
 #include "kernels/permute.h"
 
 namespace moeccl {
@@ -25,27 +24,23 @@ void sumRows(std::int64_t embedding, bool more, Terms forEachTerm, Real* output)
 
 template <typename Real>
 Wide<Real> dot(std::int64_t embedding, const Real* a, const Real* b) {
-  if constexpr (!kIsNarrow<Real>) {
-    return blas::dot(embedding, a, b);
-  } else {
-    constexpr std::int64_t kLanes = 16;
-    float sums[kLanes] = {}, sum = 0;
-    std::int64_t m = 0;
-    for (; m + kLanes <= embedding; m += kLanes)
-      for (std::int64_t i = 0; i < kLanes; ++i) sums[i] += widen(a[m + i]) * widen(b[m + i]);
-    for (; m < embedding; ++m) sum += widen(a[m]) * widen(b[m]);
-    for (const float lane : sums) sum += lane;
-    return sum;
-  }
+  constexpr std::int64_t kLanes = 16;
+  Wide<Real> sums[kLanes] = {}, sum = 0;
+  std::int64_t m = 0;
+  for (; m + kLanes <= embedding; m += kLanes)
+    for (std::int64_t i = 0; i < kLanes; ++i) sums[i] += widen(a[m + i]) * widen(b[m + i]);
+  for (; m < embedding; ++m) sum += widen(a[m]) * widen(b[m]);
+  for (const Wide<Real> lane : sums) sum += lane;
+  return sum;
 }
 
 // The gradients of weight * row; returns the weight's.
-template <typename Real>
-Real backwardOfWeighted(Wide<Real> weight, const Real* row, const Real* outputGradient,
-                        std::int64_t embedding, Real* rowGradient) {
+template <typename Weight, typename Real>
+Weight backwardOfWeighted(Wide<Real> weight, const Real* row, const Real* outputGradient,
+                          std::int64_t embedding, Real* rowGradient) {
   for (std::int64_t m = 0; m < embedding; ++m)
     rowGradient[m] = narrowed<Real>(weight * widen(outputGradient[m]));
-  return narrowed<Real>(dot(embedding, row, outputGradient));
+  return narrowed<Weight>(dot(embedding, row, outputGradient));
 }
 
 }  // namespace
@@ -106,20 +101,20 @@ void scatterTokensBackward(const Choices<Wide<Real>>& choices, const Real* rowGr
   }
 }
 
-template <typename Real>
+template <typename Real, typename Weight>
 void combineTokensBackward(const Choices<Wide<Real>>& choices, const Real* rows,
                            const Real* outputGradient, std::int64_t embedding,
-                           std::int64_t expertStride, Real* rowGradients, Real* weightGradients) {
+                           std::int64_t expertStride, Real* rowGradients, Weight* weightGradients) {
   for (std::int64_t token = 0; token < choices.tokens; ++token)
     for (std::int32_t c = 0; c < choices.choices; ++c) {
       const std::int64_t at = token * choices.choices + c;
-      weightGradients[at] = Real{};
+      weightGradients[at] = Weight{};
       if (choices.slots[at] < 0) continue;
       const std::int64_t element =
           (choices.experts[at] * expertStride + choices.slots[at]) * embedding;
-      weightGradients[at] =
-          backwardOfWeighted(choices.weights[at], rows + element,
-                             outputGradient + token * embedding, embedding, rowGradients + element);
+      weightGradients[at] = backwardOfWeighted<Weight>(choices.weights[at], rows + element,
+                                                       outputGradient + token * embedding,
+                                                       embedding, rowGradients + element);
     }
 }
 
@@ -170,14 +165,14 @@ void gatherListedBackward(const Choices<Real>& choices, std::span<const std::int
   }
 }
 
-template <typename Real>
+template <typename Real, typename Weight>
 void addListedBackward(const Choices<Wide<Real>>& choices, std::span<const std::int64_t> listed,
                        const Real* rows, const Real* outputGradient, std::int64_t embedding,
-                       Real* rowGradients, Real* weightGradients) {
+                       Real* rowGradients, Weight* weightGradients) {
   for (std::int64_t at : listed) {
-    weightGradients[at] = backwardOfWeighted(choices.weights[at], rows,
-                                             outputGradient + at / choices.choices * embedding,
-                                             embedding, rowGradients);
+    weightGradients[at] = backwardOfWeighted<Weight>(
+        choices.weights[at], rows, outputGradient + at / choices.choices * embedding, embedding,
+        rowGradients);
     rows += embedding;
     rowGradients += embedding;
   }
@@ -208,12 +203,8 @@ void addByToken(const Choices<Wide<Real>>& choices, const std::int64_t* position
                               Real*);                                                              \
   template void scatterTokensBackward(const Choices<Wide<Real>>&, const Real*, std::int64_t,       \
                                       std::int64_t, Real*);                                        \
-  template void combineTokensBackward(const Choices<Wide<Real>>&, const Real*, const Real*,        \
-                                      std::int64_t, std::int64_t, Real*, Real*);                   \
   template void gatherListed(const Choices<Wide<Real>>&, std::span<const std::int64_t>,            \
                              const Real*, std::int64_t, Real*);                                    \
-  template void addListedBackward(const Choices<Wide<Real>>&, std::span<const std::int64_t>,       \
-                                  const Real*, const Real*, std::int64_t, Real*, Real*);           \
   template void addByToken(const Choices<Wide<Real>>&, const std::int64_t*, bool, const Real*,     \
                            std::int64_t, Real*);
 MOECCL_PERMUTE(float)
@@ -221,6 +212,19 @@ MOECCL_PERMUTE(double)
 MOECCL_PERMUTE(NarrowFloat16)
 MOECCL_PERMUTE(NarrowBfloat16)
 #undef MOECCL_PERMUTE
+
+#define MOECCL_WEIGHTS(Real, Weight)                                                         \
+  template void combineTokensBackward(const Choices<Wide<Real>>&, const Real*, const Real*,  \
+                                      std::int64_t, std::int64_t, Real*, Weight*);           \
+  template void addListedBackward(const Choices<Wide<Real>>&, std::span<const std::int64_t>, \
+                                  const Real*, const Real*, std::int64_t, Real*, Weight*);
+MOECCL_WEIGHTS(float, float)
+MOECCL_WEIGHTS(double, double)
+MOECCL_WEIGHTS(NarrowFloat16, NarrowFloat16)
+MOECCL_WEIGHTS(NarrowFloat16, float)
+MOECCL_WEIGHTS(NarrowBfloat16, NarrowBfloat16)
+MOECCL_WEIGHTS(NarrowBfloat16, float)
+#undef MOECCL_WEIGHTS
 
 #define MOECCL_LISTS(Real)                                                                      \
   template void listByExpert(const Choices<Real>&, std::int32_t, std::int64_t*, std::int64_t*); \

@@ -180,9 +180,8 @@ typedef struct {
    * It must divide capacityGroups / N_MP, if there is a capacity. 1: none. 0: none, 2, 4 or 8, as
    * is predicted to be the fastest (model.h). Results do not depend on it, but for rounding.
    * Exchanges go on while experts compute on GPUs and if the communicator has a progress thread,
-   * else between two experts. Other schedules ignore it. Dropless: up to 64, and on GPUs 0 is none.
-   * Passes around own experts are whole: with 0, so is the layer from the first moecclMoeBegin
-   * on. */
+   * else between two experts. Other schedules ignore it. Dropless: up to 64, and on GPUs 0 is
+   * none. */
   int64_t chunks;
   moecclMoeGate_t gate;
   int64_t seed; /* of random numbers; any */
@@ -429,19 +428,19 @@ MOECCL_API moecclResult_t moecclMoeUpdateBias(moecclMoeLayer_t layer, double* bi
  * on GPUs: been enqueued), UnhandledCudaError. */
 MOECCL_API moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats);
 
-/* What a layer learns (config.learn). It times its phases by a clock, and corrects predictions: one
- * factor for each kind of link and of local work. So one schedule's times reprice all others. Links
- * are corrected where the sum of what a profile predicts is wrong. The caller's experts are timed
- * from one call of the layer to the next. A schedule that has run is known by its own time.
- * Another one may be tried: where links are corrected, or no profile has it measured, and it should
- * take at most 1.5 times as long. A trial is 3 steps. Trials get at most 2 % of the time.
- * A step is a Forward or a Begin, with what follows it. A layer for training learns from steps that
- * have their Backward. Every 16 steps ranks add up what they measured, by a moecclAllReduce that
- * nobody waits for: it is queued at one step and used 16 steps on. All ranks change at the
- * beginning of the same step. A Backward goes by the schedule of its Forward, a pass by that of its
- * Begin. Memory is that of the schedules in use, three at most.
- * Only schedules that automatic choice may take are taken (moecclChoice_t), so ranks of an
- * MP group go on having the same bits. MOECCL_DEBUG=INFO says on rank 0 why the layer changed. */
+/* What a layer, or a route with a schedule (route.h), learns with config.learn. It times its phases
+ * by a clock, and corrects predictions: one factor for each kind of link and of local work. So one
+ * schedule's times reprice all others. Links are corrected where the sum of what a profile predicts
+ * is wrong. A route times the caller's experts from one call of a pass to the next. A schedule that
+ * has run is known by its own time. Another one may be tried: where links are corrected, or no
+ * profile has it measured, and it should take at most 1.5 times as long. A trial is 3 steps. Trials
+ * get at most 2 % of the time. A step is a Forward or a pass of a route, with what follows it. For
+ * training it learns from steps that have their backward part. Every 16 steps ranks add up what
+ * they measured, by a moecclAllReduce that nobody waits for: it is queued at one step and used 16
+ * steps on. All ranks change at the beginning of the same step. A Backward goes by the schedule of
+ * its Forward, a pass of a route by that of its Begin. Memory is that of the schedules in use,
+ * three at most. Only schedules that automatic choice may take are taken (moecclChoice_t), so ranks
+ * of an MP group go on having the same bits. MOECCL_DEBUG=INFO says on rank 0 why it changed. */
 
 /* For people, in lines of text: the schedule, the corrections, what each schedule took or should
  * take, and the phases of the one in use beside their predictions. `text` has room for *bytes,
@@ -455,91 +454,14 @@ MOECCL_API moecclResult_t moecclMoeLayerExplainChoice(moecclMoeLayer_t layer, ch
 MOECCL_API moecclResult_t moecclMoeLayerSaveChoice(moecclMoeLayer_t layer, char* text,
                                                    size_t* bytes);
 /* Goes on with what was saved of a layer of the same config on a grid of the same shape, from the
- * next Forward or Begin on. A Backward of an earlier Forward is not possible any more; passes that
- * are open go on. With config.learn the layer goes on learning. Without it it stays under the
- * schedule that was saved, so that a run can be repeated. Collective over the grid. Where it fails
- * on one rank it fails on all, and nothing is changed.
- * Errors: InvalidArgument (NULL; the text was not made by SaveChoice, or of another layer; the
- * message names what differs), InvalidUsage (ranks came with different texts; config.schedule or
- * MOECCL_SCHEDULE asks for another schedule), SystemError (no memory for the schedule), and those
- * of moecclAllGather; RemoteError (one of these on another rank, which the message names). */
+ * next Forward on. A Backward of an earlier Forward is not possible any more. With config.learn the
+ * layer goes on learning. Without it it stays under the schedule that was saved, so that a run can
+ * be repeated. Collective over the grid. Where it fails on one rank it fails on all, and nothing is
+ * changed. Errors: InvalidArgument (NULL; the text was not made by SaveChoice, or of another layer;
+ * the message names what differs), InvalidUsage (ranks came with different texts; config.schedule
+ * or MOECCL_SCHEDULE asks for another schedule), SystemError (no memory for the schedule), and
+ * those of moecclAllGather; RemoteError (one of these on another rank, which the message names). */
 MOECCL_API moecclResult_t moecclMoeLayerRestoreChoice(moecclMoeLayer_t layer, const char* text);
-
-/* A layer around the caller's own gate and experts, in halves:
- *
- *   Begin          tokens and their routing -> rows of the caller's local experts
- *     the caller's experts
- *   End            what they made of the rows -> output
- *   EndBackward    gradient of the output -> gradients of what the experts made
- *     the caller's experts, backward
- *   BeginBackward  gradients of the rows -> gradients of the tokens and of the routing's weights
- *
- * The layer's schedule, capacity and grid hold as for Forward; its gate, activation and weights are
- * not looked at, but topK is the k of the routing. Each Begin opens a pass, and several may be open
- * at once, in any order. A pass ends with PassDestroy; its memory then serves the next Begin. All
- * ranks of the grid make the same calls in the same order. Memory, streams and errors as with
- * Forward. */
-typedef struct moecclMoePass* moecclMoePass_t;
-
-/* Which experts each token goes to. experts [tokens][k]: from 0 to E - 1, -1 for a choice that is
- * not made, no expert twice in a token. weights [tokens][k]: of config.datatype. Of what ranks of
- * an MP group bring, that counts which the owner of the token brings: rank i owns the i-th of N_MP
- * equal parts of the padded tokens. The arrays are the caller's, and are read until Begin is
- * complete. */
-typedef struct {
-  size_t size; /* set by the initialiser, like magic and version; leave alone */
-  unsigned magic;
-  unsigned version;
-  const int32_t* experts;
-  const void* weights;
-} moecclMoeRouting_t;
-
-#define MOECCL_MOE_ROUTING_MAGIC 0x6d6f726fu
-#define MOECCL_MOE_ROUTING_INITIALIZER \
-  { sizeof(moecclMoeRouting_t), MOECCL_MOE_ROUTING_MAGIC, MOECCL_VERSION, NULL, NULL }
-
-/* Rows of the caller's experts, each row [M]: those of local expert e are rows begins[e] to
- * begins[e + 1] - 1. All pointers are the pass's. Rows of places that no token has are zero. */
-typedef struct {
-  size_t size; /* set by the initialiser, like magic and version; leave alone */
-  unsigned magic;
-  unsigned version;
-  const int64_t* begins; /* [localExperts + 1], on the host, until the next call with this pass */
-  const void*
-      rows; /* what the experts are given, until PassDestroy; without config.training until End */
-  /* Begin: where to write what the experts make of the rows, which is a partial sum over the shards
-   * of an expert; may be `rows`. EndBackward: the gradients of that, which the caller replaces by
-   * those of the rows. */
-  void* results;
-} moecclMoeRows_t;
-
-#define MOECCL_MOE_ROWS_MAGIC 0x6d6f7273u
-#define MOECCL_MOE_ROWS_INITIALIZER \
-  { sizeof(moecclMoeRows_t), MOECCL_MOE_ROWS_MAGIC, MOECCL_VERSION, NULL, NULL, NULL }
-
-/* Opens a pass: input [tokens][M] to the rows of the caller's experts. The first one allocates its
- * memory. Errors: InvalidArgument (a NULL argument; on hosts also an expert that does not exist).
- * InvalidUsage (config.chunks cuts the layer, or it has a residual branch, renormalizes, or has
- * another gate than moecclGateSoftmax). Likewise with config.training under the baseline and N_MP
- * above 1, whose experts see each token N_MP times. SystemError, and those of Forward. */
-MOECCL_API moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
-                                         const moecclMoeRouting_t* routing, moecclStream_t stream,
-                                         moecclMoePass_t* pass, moecclMoeRows_t* rows);
-/* Output [tokens][M]: per token the sum of weight times result. Errors: InvalidArgument,
- * InvalidUsage (not behind Begin), and those of Forward. */
-MOECCL_API moecclResult_t moecclMoeEnd(moecclMoePass_t pass, void* output, moecclStream_t stream);
-/* outputGradient [tokens][M] is the same on all ranks of an MP group. Errors: InvalidArgument,
- * InvalidUsage (config.training is 0; not behind End), and those of Backward. */
-MOECCL_API moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void* outputGradient,
-                                               moecclStream_t stream, moecclMoeRows_t* rows);
-/* Sets inputGradient [tokens][M], by the rows alone, and weightGradients [tokens][k], 0 for a
- * dropped choice: both the same on all ranks of an MP group. What comes by the gate is the caller's
- * to add. Errors: InvalidArgument, InvalidUsage (not behind EndBackward), and those of Backward. */
-MOECCL_API moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
-                                                 void* weightGradients, moecclStream_t stream);
-/* Closes a pass, however far it has come; local, NULL is allowed. Once its layer is destroyed,
- * other functions refuse a pass. */
-MOECCL_API moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass);
 
 #ifdef __cplusplus
 }

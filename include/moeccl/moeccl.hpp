@@ -306,7 +306,7 @@ class RoutePass {
     check(moecclPassCombine(get(), rows, output, of(stream)));
   }
   void combineBackward(const void* outputGradients, const void* rows, void* rowGradients,
-                       float* weightGradients, const Stream* stream = nullptr) const {
+                       void* weightGradients, const Stream* stream = nullptr) const {
     check(moecclPassCombineBackward(get(), outputGradients, rows, rowGradients, weightGradients,
                                     of(stream)));
   }
@@ -347,7 +347,7 @@ class Route {
     return info;
   }
   // experts and weights [tokens][topK].
-  RoutePass begin(std::int64_t tokens, const std::int32_t* experts, const float* weights,
+  RoutePass begin(std::int64_t tokens, const std::int32_t* experts, const void* weights,
                   const Stream* stream = nullptr) const {
     moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
     routing.tokens = tokens;
@@ -360,8 +360,21 @@ class Route {
     check(moecclRouteBegin(get(), &routing, RoutePass::of(stream), &made));
     return RoutePass(made);
   }
+  // Which schedule or algorithm the last pass took, and why.
+  std::string explain() const { return text(moecclRouteExplain); }
+  // The schedule, and what was learned, for a checkpoint.
+  std::string save() const { return text(moecclRouteSave); }
+  void restore(const std::string& saved) const { check(moecclRouteRestore(get(), saved.c_str())); }
 
  private:
+  std::string text(moecclResult_t (*ask)(moecclRoute_t, char*, std::size_t*)) const {
+    std::size_t bytes = 0;
+    check(ask(get(), nullptr, &bytes));
+    std::string told(bytes, '\0');
+    check(ask(get(), told.data(), &bytes));
+    told.resize(bytes - 1);  // without the final zero
+    return told;
+  }
   struct Destroy {
     void operator()(moecclRoute_t route) const noexcept { moecclRouteDestroy(route); }
   };

@@ -23,15 +23,29 @@
  * Experts: EP position j of the grid holds E / N_EP consecutive experts of config.experts, E; where
  *   N_EP does not divide E, the first E mod N_EP positions hold one more. With N_ESP > 1 each
  * expert is cut into N_ESP shards: every shard's rank gets the row, and what the shards return is
- * added up. Each rank brings tokens of its own, in an MP group too.
+ * added up. Each rank brings tokens of its own, in an MP group too, unless config.sharedTokens says
+ * that ranks of an MP group bring the same.
  *
  * Rows come by expert; of an expert by the rank that they come from; from a rank in the order of
- *   its tokens, whatever algorithm brings them.
+ *   its tokens, whatever algorithm brings them. A route with a schedule has an order of its own
+ *   among the rows of an expert.
  *
  * Sums: what comes back for a token is weighted and added up in float32: node by node of the
  *   experts' ranks, in a node by expert, of an expert by shard. Each node's sum is rounded to
  *   config.datatype. Then the sums of nodes are added by their numbers, and rounded. So results
  * have the same bits under every algorithm; but which NaN a sum is may differ.
+ *
+ * Schedules: a route has one where it has a capacity, where MP groups share tokens, where
+ *   config.schedule names one, and where config.datatype is float64. Its passes bring rows by the
+ *   collectives of that schedule (moecclSchedule_t in moe.h; Parm III-B, PPMoE 3.3), and its ranks
+ *   agree in Begin on the largest number of tokens: messages of a route with a capacity are as
+ *   large as that takes. A token names an expert once at most. The grid must outlive its passes.
+ *
+ * Capacity: T tokens of an MP group lie in config.capacityGroups groups. In each an expert has
+ *   places for topK * capacityFactor * T / E choices, over the groups, as in moe.h; first choices
+ *   get theirs before second ones, in the order of tokens. Other choices are dropped. So what is
+ *   dropped depends on the MP group's own tokens alone. Rows of an expert are all of its places;
+ *   those that no token has are zero.
  *
  * Algorithms: node (a token crosses to each node once, to this rank's peer there, which hands it
  *   on; sums are made there and cross once), rank (a token goes once to each rank that has one of
@@ -81,7 +95,8 @@ typedef struct {
   int experts; /* E: 1 to 32768 */
   int topK;    /* k: 1 to 128 */
   moecclRouteWeights_t weights;
-  /* Of outputs, of gradients and of the rows that Combine takes: float32, float16 or bfloat16. */
+  /* Of outputs, of gradients and of the rows that Combine takes: float32, float16 or bfloat16; on
+   * hosts in throughput mode float64 too. */
   moecclDataType_t datatype;
   int64_t hidden;
   /* Of the tokens that Dispatch takes, and of the rows that it brings. 0: `datatype`. Else float32,
@@ -101,13 +116,40 @@ typedef struct {
    * that differ (moeccl.h, 9). Hosts send what there is. NULL and 0: maxTokens. */
   const int64_t* buckets;
   int64_t numBuckets;
+
+  /* The rest is of throughput mode. */
+  double capacityFactor;  /* finite, above 0; 0: dropless, so nothing is dropped */
+  int64_t capacityGroups; /* with a capacity: 1 or more, and 0 is N_MP; else 0 */
+  int64_t minCapacity;    /* with a capacity: an expert has so many places per group at least */
+  /* 1: ranks of an MP group bring the same tokens. Of their routing that counts which the owner of
+   * a token brings: rank i owns the i-th of N_MP equal parts of the padded tokens. What comes back
+   * is the same on all of them, and rowGradients are of the group's tokens once. With N_MP 1 it
+   * makes no difference. A route with a schedule and N_MP above 1 needs it. */
+  int sharedTokens;
+  /* A schedule's name as moecclScheduleName gives it. NULL, "" or "auto": what MOECCL_SCHEDULE
+   * says, or else the fastest as predicted for the number of tokens, by eighths of a power of two;
+   * and none where the route needs none. Routes with a schedule need E to be a multiple of N_EP,
+   * tokenDatatype to be datatype, and no moecclRouteWeightsRows. For training "baseline" needs N_MP
+   * to be 1: its experts see each token N_MP times. */
+  const char* schedule;
+  /* Numbers that make up an expert, all shards together, for predictions; 0: its own time does not
+   * count. */
+  int64_t expertElements;
+  /* 0: passes of a route with a schedule keep nothing for CombineBackward, which is InvalidUsage.
+   */
+  int training;
+  /* 1: an automatic schedule learns from what passes took, as layers do (moe.h, what a layer
+   * learns). Passes of the number of tokens that it began with are timed; others run under what it
+   * has chosen. Hosts. */
+  int learn;
 } moecclRouteConfig_t;
 
 #define MOECCL_ROUTE_CONFIG_MAGIC 0x6d6f6572u
-#define MOECCL_ROUTE_CONFIG_INITIALIZER                                                           \
-  {                                                                                               \
-    sizeof(moecclRouteConfig_t), MOECCL_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,                 \
-        moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, NULL, NULL, 0, NULL, 0 \
+#define MOECCL_ROUTE_CONFIG_INITIALIZER                                                            \
+  {                                                                                                \
+    sizeof(moecclRouteConfig_t), MOECCL_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,                  \
+        moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, NULL, NULL, 0, NULL, 0, \
+        0, 0, 0, 0, NULL, 0, 1, 0                                                                  \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the calls of
@@ -144,6 +186,26 @@ MOECCL_API moecclResult_t moecclRouteGetInfo(moecclRoute_t route, moecclRouteInf
 MOECCL_API moecclResult_t moecclRouteGetLoads(moecclRoute_t route, int64_t* choices, int64_t* rows,
                                               int reset);
 
+/* For people, in lines of text: which schedule or algorithm the last Begin took, and why; of a
+ * route that learns also what it measured. `text` has room for *bytes, which becomes what the whole
+ * text takes with its final zero; what does not fit is cut. Local. Errors: InvalidArgument,
+ * InvalidUsage (no pass has begun). */
+MOECCL_API moecclResult_t moecclRouteExplain(moecclRoute_t route, char* text, size_t* bytes);
+/* The schedule of a route that has one, and all that was learned, as text to be kept with a
+ * checkpoint. That of any rank will do. `text` and *bytes as above. Local. Errors: InvalidArgument,
+ * InvalidUsage (no pass has begun; the route has no schedule). */
+MOECCL_API moecclResult_t moecclRouteSave(moecclRoute_t route, char* text, size_t* bytes);
+/* Goes on with what was saved of a route of the same config on a grid of the same shape, from the
+ * next Begin on; passes that are open go on. Before the first Begin, it is taken there, where the
+ * largest number of tokens is that of the text, and else left. Without config.learn the route stays
+ * under that schedule, so that a run can be repeated. Collective over the grid. Where it fails on
+ * one rank it fails on all, and nothing is changed. Errors: InvalidArgument (NULL; the text was not
+ * made by Save, or of another route; the message names what differs), InvalidUsage (ranks came with
+ * different texts; config.schedule or MOECCL_SCHEDULE asks for another schedule; the route has
+ * none), and those of moecclAllGather; RemoteError (one of these on another rank, which the message
+ * names). */
+MOECCL_API moecclResult_t moecclRouteRestore(moecclRoute_t route, const char* text);
+
 /* Which experts each token chose. Begin with MOECCL_ROUTING_INITIALIZER. Both arrays are read until
  * moecclRouteBegin returns, once what is queued on its stream is complete. */
 typedef struct {
@@ -152,7 +214,9 @@ typedef struct {
   unsigned version;
   int64_t tokens;         /* of this rank; tokens * k is at most 2^31 - 1 */
   const int32_t* experts; /* [tokens][k]; -1: none. NULL for no tokens */
-  const float* weights;   /* [tokens][k]; NULL for no tokens, or with moecclRouteWeightsNone */
+  /* [tokens][k], float32, or float64 where config.datatype is; NULL for no tokens, or with
+   * moecclRouteWeightsNone. */
+  const void* weights;
   /* In throughput mode: why this rank has no routing. Begin then fails on all ranks, with the first
    * MOECCL_REVOKE_TEXT_BYTES bytes of the text (UTF-8). NULL: it has one. */
   const char* error;
@@ -183,17 +247,20 @@ typedef struct {
   unsigned version;
   int64_t rows;          /* that come to this rank; -1: not known yet */
   const int64_t* begins; /* [localExperts + 1]: where each expert's begin, and the last ends */
-  const int64_t* counts; /* [localExperts][P]: how many come from each rank */
+  /* [localExperts][P]: how many come from each rank; with a schedule, by the ranks of the group
+   * that holds all experts, in the order of the grid. */
+  const int64_t* counts;
   const float* weights;  /* [rows], with moecclRouteWeightsRows; else NULL */
-  const char* algorithm; /* that brings them; a constant text */
+  const char* algorithm; /* or schedule, that brings them; a constant text */
   /* In latency mode on GPUs: where the device has `begins` [localExperts + 1], which each Dispatch
    * sets in the order of its stream; valid as long as the pass. Else NULL. */
   const int64_t* deviceBegins;
+  int64_t dropped; /* choices of this rank's tokens that got no place; of an MP group's, its own */
 } moecclRows_t;
 
 #define MOECCL_ROWS_MAGIC 0x6d6f7777u
 #define MOECCL_ROWS_INITIALIZER \
-  { sizeof(moecclRows_t), MOECCL_ROWS_MAGIC, MOECCL_VERSION, -1, NULL, NULL, NULL, NULL, NULL }
+  { sizeof(moecclRows_t), MOECCL_ROWS_MAGIC, MOECCL_VERSION, -1, NULL, NULL, NULL, NULL, NULL, 0 }
 
 /* Local. In latency mode `rows` is -1, and `begins` and `counts` are NULL, until Dispatch has been
  * called, for whose end it waits then. Errors: InvalidArgument, and that of a Dispatch that failed.
@@ -221,11 +288,13 @@ MOECCL_API moecclResult_t moecclPassCombine(moecclRoutePass_t pass, const void* 
  *   outputGradients  [tokens][hidden]
  *   rows             [rows][hidden], as they were given to Combine
  *   rowGradients     [rows][hidden], set
- *   weightGradients  [tokens][k], set, 0 for a choice of none
- * Else it is a dispatch of outputGradients, and rows and weightGradients are NULL. */
+ *   weightGradients  [tokens][k], set, 0 for a choice of none or one that was dropped; float32, or
+ *                    float64 where config.datatype is
+ * Of a route with a schedule it is that of the pass's last Combine. With other config.weights it is
+ * a dispatch of outputGradients, and rows and weightGradients are NULL. */
 MOECCL_API moecclResult_t moecclPassCombineBackward(moecclRoutePass_t pass,
                                                     const void* outputGradients, const void* rows,
-                                                    void* rowGradients, float* weightGradients,
+                                                    void* rowGradients, void* weightGradients,
                                                     moecclStream_t stream);
 /* The gradient of Dispatch: rowGradients [rows][hidden] of config.datatype, added up without
  * weights -> tokenGradients [tokens][hidden]. With moecclRouteWeightsRows also rowWeightGradients

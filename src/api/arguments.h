@@ -51,4 +51,14 @@ AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
 // Throws Error where a host communicator is given what is no stream.
 void requireStream(const Communicator& communicator, moecclStream_t stream);
 
+// Hands out a text as explanations are: *bytes is the room, and becomes what the whole takes.
+inline void requireRoom(const char* text, const std::size_t* bytes) {
+  require(bytes != nullptr, "bytes is NULL; pass how much room text has");
+  require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
+}
+inline void handOut(const std::string& all, char* text, std::size_t* bytes) {
+  if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
+  *bytes = all.size() + 1;
+}
+
 }  // namespace moeccl

@@ -1,6 +1,7 @@
 // What a layer has chosen and learned: told, saved and restored.
 #include <functional>
 
+#include "src/api/arguments.h"
 #include "src/api/handles.h"
 #include "src/api/moe_handle.h"
 #include "src/comm/agreement.h"

@@ -40,31 +40,9 @@ constexpr StructKind<moecclMoeGradients_t> kGradients = {
     "gradients", "MOECCL_MOE_GRADIENTS_INITIALIZER", MOECCL_MOE_GRADIENTS_MAGIC,
     MOECCL_END_OF(moecclMoeGradients_t, residualB2),
     MOECCL_END_OF(moecclMoeGradients_t, residualB2)};
-constexpr StructKind<moecclMoeRouting_t> kRouting = {
-    "routing", "MOECCL_MOE_ROUTING_INITIALIZER", MOECCL_MOE_ROUTING_MAGIC,
-    MOECCL_END_OF(moecclMoeRouting_t, weights), MOECCL_END_OF(moecclMoeRouting_t, weights)};
-constexpr StructKind<moecclMoeRows_t> kRows = {
-    "rows", "MOECCL_MOE_ROWS_INITIALIZER", MOECCL_MOE_ROWS_MAGIC,
-    MOECCL_END_OF(moecclMoeRows_t, results), MOECCL_END_OF(moecclMoeRows_t, results)};
 constexpr StructKind<moecclMoeStats_t> kStats = {
     "stats", "MOECCL_MOE_STATS_INITIALIZER", MOECCL_MOE_STATS_MAGIC,
     MOECCL_END_OF(moecclMoeStats_t, imbalance), MOECCL_END_OF(moecclMoeStats_t, imbalance)};
-
-moecclMoePass& passOf(moecclMoePass_t pass) {
-  require(pass != nullptr, "pass is NULL; pass one made by moecclMoeBegin");
-  moeccl::requireLive(moeccl::HandleKind::pass, pass);
-  require(!pass->life.expired(), "the layer of pass was destroyed; pass one whose layer lives");
-  return *pass;
-}
-
-void writeRows(const moeccl::OwnPass& pass, moecclMoeRows_t* rows) {
-  const moeccl::schedules::ExpertsStep& step = pass.run.experts();
-  moecclMoeRows_t ours{};
-  ours.begins = step.begins.data();
-  ours.rows = step.given;
-  ours.results = step.backward ? step.gradients : step.made;
-  writeStruct(kRows, ours, rows);
-}
 
 void requireTraining(const moeccl::MoeLayer& layer) {
   if (!layer.shape().training)
@@ -316,81 +294,5 @@ moecclResult_t moecclMoeGetStats(moecclMoeLayer_t layer, moecclMoeStats_t* stats
     ours.kept = last.kept().data();
     ours.imbalance = last.imbalance();
     writeStruct(kStats, ours, stats);
-  });
-}
-
-moecclResult_t moecclMoeBegin(moecclMoeLayer_t layer, const void* input,
-                              const moecclMoeRouting_t* routing, moecclStream_t stream,
-                              moecclMoePass_t* pass, moecclMoeRows_t* rows) {
-  return boundary("moecclMoeBegin", nullptr, [&] {
-    moeccl::MoeLayer& it = layerOf(layer);
-    require(pass != nullptr, "pass is NULL; pass where to store the pass");
-    requireInitialised(kRows, rows);
-    const moecclMoeRouting_t theirs = readStruct(kRouting, routing);
-    if (it.shape().tokens > 0) {
-      require(input != nullptr, "input is NULL; it must hold [tokens][M]");
-      require(theirs.experts != nullptr, "routing.experts is NULL; it must hold [tokens][k]");
-      require(theirs.weights != nullptr, "routing.weights is NULL; it must hold [tokens][k]");
-    }
-    const DeviceGuard guard(*layer);
-    auto made = std::make_unique<moecclMoePass>();
-    made->layer = layer;
-    made->life = layer->life;
-    made->pass = &it.beginOwn(input, {theirs.experts, theirs.weights}, stream);
-    moeccl::addHandle(moeccl::HandleKind::pass, made.get());
-    writeRows(*made->pass, rows);
-    *pass = made.release();
-  });
-}
-
-moecclResult_t moecclMoeEnd(moecclMoePass_t pass, void* output, moecclStream_t stream) {
-  return boundary("moecclMoeEnd", nullptr, [&] {
-    moecclMoePass& it = passOf(pass);
-    moeccl::MoeLayer& layer = it.layer->layer;
-    require(output != nullptr || layer.shape().tokens == 0,
-            "output is NULL; it must have room for [tokens][M]");
-    const DeviceGuard guard(*it.layer);
-    layer.end(*it.pass, output, stream);
-  });
-}
-
-moecclResult_t moecclMoeEndBackward(moecclMoePass_t pass, const void* outputGradient,
-                                    moecclStream_t stream, moecclMoeRows_t* rows) {
-  return boundary("moecclMoeEndBackward", nullptr, [&] {
-    moecclMoePass& it = passOf(pass);
-    moeccl::MoeLayer& layer = it.layer->layer;
-    requireInitialised(kRows, rows);
-    requireTraining(layer);
-    require(outputGradient != nullptr || layer.shape().tokens == 0,
-            "outputGradient is NULL; it must hold [tokens][M]");
-    const DeviceGuard guard(*it.layer);
-    layer.endBackward(*it.pass, outputGradient, stream);
-    writeRows(*it.pass, rows);
-  });
-}
-
-moecclResult_t moecclMoeBeginBackward(moecclMoePass_t pass, void* inputGradient,
-                                      void* weightGradients, moecclStream_t stream) {
-  return boundary("moecclMoeBeginBackward", nullptr, [&] {
-    moecclMoePass& it = passOf(pass);
-    moeccl::MoeLayer& layer = it.layer->layer;
-    if (layer.shape().tokens > 0) {
-      require(inputGradient != nullptr, "inputGradient is NULL; it must have room for [tokens][M]");
-      require(weightGradients != nullptr,
-              "weightGradients is NULL; it must have room for [tokens][k]");
-    }
-    const DeviceGuard guard(*it.layer);
-    layer.beginBackward(*it.pass, inputGradient, weightGradients, stream);
-  });
-}
-
-moecclResult_t moecclMoePassDestroy(moecclMoePass_t pass) {
-  return boundary("moecclMoePassDestroy", nullptr, [&] {
-    if (pass == nullptr) return;
-    moeccl::requireLive(moeccl::HandleKind::pass,
-                        moeccl::removeHandle(moeccl::HandleKind::pass, pass).state);
-    const std::unique_ptr<moecclMoePass> ended(pass);
-    // A layer that was destroyed took what its passes held along.
-    if (!ended->life.expired()) ended->layer->layer.close(*ended->pass);
   });
 }

@@ -12,13 +12,6 @@ struct moecclMoeLayer {
   const int device;  // of a GPU; -1: host memory
   const moeccl::ComputeMakers& makers;
   moeccl::MoeLayer layer;
-  const std::shared_ptr<const char> life = std::make_shared<const char>();
-};
-
-struct moecclMoePass {
-  moecclMoeLayer_t layer = nullptr;
-  std::weak_ptr<const char> life;   // the layer's: a new one may have the address of one destroyed
-  moeccl::OwnPass* pass = nullptr;  // the layer's
 };
 
 namespace moeccl {
@@ -49,15 +42,5 @@ class DeviceGuard {
   const ComputeMakers& makers_;
   const int before_;
 };
-
-// Hands out a text as explanations are: *bytes is the room, and becomes what the whole takes.
-inline void requireRoom(const char* text, const std::size_t* bytes) {
-  require(bytes != nullptr, "bytes is NULL; pass how much room text has");
-  require(text != nullptr || *bytes == 0, "text is NULL while bytes is above 0");
-}
-inline void handOut(const std::string& all, char* text, std::size_t* bytes) {
-  if (*bytes > 0) text[all.copy(text, *bytes - 1)] = '\0';
-  *bytes = all.size() + 1;
-}
 
 }  // namespace moeccl

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "kernels/reduce.h"
 #include "src/api/arguments.h"
+#include "src/api/questions.h"
 #include "src/api/route_config.h"
 #include "src/base/structs.h"
 #include "src/base/text.h"
@@ -29,7 +31,7 @@ constexpr StructKind<moecclRouting_t> kRouting = {
     MOECCL_END_OF(moecclRouting_t, error), MOECCL_END_OF(moecclRouting_t, error)};
 constexpr StructKind<moecclRows_t> kRows = {"rows", "MOECCL_ROWS_INITIALIZER", MOECCL_ROWS_MAGIC,
                                             MOECCL_END_OF(moecclRows_t, deviceBegins),
-                                            MOECCL_END_OF(moecclRows_t, deviceBegins)};
+                                            MOECCL_END_OF(moecclRows_t, dropped)};
 
 // A route, and its communicator, as a function was given it.
 struct HeldRoute {
@@ -81,6 +83,9 @@ struct HeldPass {
       throw Error(
           moecclInvalidUsage,
           "a route in latency mode has no gradients; config.mode is \"throughput\" for them");
+    if (shape().scheduled && !shape().training)
+      throw Error(moecclInvalidUsage,
+                  "the route keeps nothing for gradients: make it with config.training 1");
     return it;
   }
   const RouteShape& shape() const { return route->shape; }
@@ -91,7 +96,7 @@ struct HeldPass {
     return static_cast<std::size_t>(get().roomForRows()) * each;
   }
   std::size_t choicesBytes() const {
-    return tokenBytes(static_cast<std::size_t>(shape().choices) * sizeof(float));
+    return tokenBytes(static_cast<std::size_t>(shape().choices) * shape().weightBytes());
   }
   Communicator& communicator() const { return communicatorOf(comm); }
 
@@ -130,7 +135,7 @@ void requireDistinct(const RouteShape& shape, const Routing& routing) {
       if (its[i] >= 0 && std::find(its, its + i, its[i]) != its + i)
         invalid("routing.experts[" + std::to_string(token) + "][" + std::to_string(i) + "] is " +
                 std::to_string(its[i]) +
-                " again; in latency mode a token may have each expert once");
+                " again; in latency mode, or with a schedule, a token may have each expert once");
   }
 }
 
@@ -159,7 +164,7 @@ void checkChoices(const RouteShape& shape, const Routing& routing) {
               std::to_string(i % shape.choices) + "] is " + std::to_string(routing.experts[i]) +
               "; it must be an expert, 0 to " + std::to_string(shape.experts.count - 1) +
               ", or -1 for none");
-  if (shape.latency) requireDistinct(shape, routing);
+  if (shape.latency || shape.scheduled) requireDistinct(shape, routing);
 }
 
 // The caller's, on the host.
@@ -168,10 +173,10 @@ Routing readRouting(moecclRoute& route, Communicator& communicator, Routing rout
   checkTokens(route.shape, routing);
   const auto choices = static_cast<std::size_t>(routing.tokens * route.shape.choices);
   route.experts.resize(choices);
-  route.weights.resize(route.shape.hasWeights() ? choices : 0);
+  route.weights.resize(route.shape.hasWeights() ? choices * route.shape.weightBytes() : 0);
   const Communicator::Reading readings[] = {
       {route.experts.data(), routing.experts, choices * sizeof(std::int32_t)},
-      {route.weights.data(), routing.weights, route.weights.size() * sizeof(float)}};
+      {route.weights.data(), routing.weights, route.weights.size()}};
   communicator.read(readings, stream);
   routing.experts = route.experts.data();
   routing.weights = route.shape.hasWeights() ? route.weights.data() : nullptr;
@@ -191,9 +196,17 @@ void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t 
     if (pass.beginsOnGpu()) return checkTokens(route.shape, routing);
     routing = readRouting(route, communicator, routing, stream);
   };
-  if (pass.countBytes() == 0) {
+  if (route.shape.latency) {
     read();
     return pass.begin(communicator, routing, stream);
+  }
+  if (pass.countBytes() == 0) {
+    // Nobody asks how the others fare, so they are told.
+    if (const std::optional<Error> wrong = failureOf(read)) {
+      communicator.revoke(wrong->what());
+      throw *wrong;
+    }
+    return orRevoke(communicator, [&] { pass.begin(communicator, routing, stream); });
   }
   std::optional<Error> wrong = failureOf(read);
   // Nobody can be told in a capture.
@@ -207,6 +220,14 @@ void requireAlignedOnGpu(const HeldPass& held, std::initializer_list<NamedBuffer
   if (!held.communicator().device()) return;
   for (const NamedBuffer& buffer : buffers)
     requireAligned(buffer.name, buffer.at, sizeOf(held.shape().datatype));
+}
+
+RouteSchedules& schedulesOf(moecclRoute& route) {
+  if (route.schedules == nullptr)
+    throw Error(moecclInvalidUsage,
+                "the route has no schedule: it is dropless, shares no tokens, and config.schedule "
+                "names none");
+  return *route.schedules;
 }
 
 // What the library does not need must be NULL.
@@ -235,9 +256,19 @@ moecclResult_t moecclRouteCreate(moecclGrid_t grid, const moecclRouteConfig_t* c
           moeccl::routeShapeOf(config, moeccl::asGrid(it.shape), communicator.device().has_value());
     });
     moeccl::requireSameShape(communicator, shape);
+    std::unique_ptr<moeccl::RouteSchedules> schedules;
+    if (shape.scheduled) {
+      moeccl::agreeAfter(oob, [&] {
+        schedules = std::make_unique<moeccl::RouteSchedules>(
+            grid, shape, communicator.device() ? communicator.device()->number : -1,
+            [grid](const moecclMoeConfig_t& layer) { return moeccl::candidatesOf(grid, layer); });
+      });
+      // Collective itself.
+      if (schedules->mayRoute()) moeccl::agreeAfter(oob, [&] { schedules->makeRoute(); });
+    }
     const auto made = std::make_shared<moecclRoute>(
         it.comms[moecclGroupWorld], communicator, std::move(shape),
-        moeccl::RoutePrices{state->model->links(), state->model->sharing()});
+        moeccl::RoutePrices{state->model->links(), state->model->sharing()}, std::move(schedules));
     moeccl::addHandle(moeccl::HandleKind::route, made.get(), made);
     *route = made.get();
   });
@@ -296,7 +327,47 @@ moecclResult_t moecclRouteBegin(moecclRoute_t route, const moecclRouting_t* rout
       moecclRoute::end(*made);
       throw;
     }
+    it.lastAlgorithm = made->pass->algorithmName();
     *pass = made;
+  });
+}
+
+moecclResult_t moecclRouteExplain(moecclRoute_t route, char* text, size_t* bytes) {
+  return moeccl::on<HeldRoute>("moecclRouteExplain", route, [&](const HeldRoute& held) {
+    moecclRoute& it = held.get();
+    moeccl::requireRoom(text, bytes);
+    if (it.schedules != nullptr) return moeccl::handOut(it.schedules->explain(), text, bytes);
+    if (it.lastAlgorithm == nullptr)
+      throw moeccl::Error(moecclInvalidUsage, "no pass has begun; call moecclRouteBegin first");
+    const std::string how = it.shape.algorithm != nullptr ? "as config.algorithm says"
+                            : it.shape.latency
+                                ? "the fastest as predicted for config.maxTokens that choose evenly"
+                                : "the fastest as predicted for what ranks brought to this Begin";
+    moeccl::handOut(std::string(it.lastAlgorithm) + ", " + how + "\n", text, bytes);
+  });
+}
+
+moecclResult_t moecclRouteSave(moecclRoute_t route, char* text, size_t* bytes) {
+  return moeccl::on<HeldRoute>("moecclRouteSave", route, [&](const HeldRoute& held) {
+    moecclRoute& it = held.get();
+    moeccl::requireRoom(text, bytes);
+    moeccl::handOut(moeccl::schedulesOf(it).save(), text, bytes);
+  });
+}
+
+moecclResult_t moecclRouteRestore(moecclRoute_t route, const char* text) {
+  return moeccl::on<HeldRoute>("moecclRouteRestore", route, [&](const HeldRoute& held) {
+    moecclRoute& it = held.get();
+    moeccl::Communicator& communicator = held.communicator();
+    moeccl::CommunicatorOob oob(communicator);
+    moeccl::agreeAfter(oob, [&] {
+      moeccl::require(text != nullptr, "text is NULL; pass what moecclRouteSave gave");
+      moeccl::schedulesOf(it);
+    });
+    moeccl::requireSameText(communicator, text);
+    std::function<void()> rest;
+    moeccl::agreeAfter(oob, [&] { rest = moeccl::schedulesOf(it).restore(text); });
+    rest();
   });
 }
 
@@ -312,8 +383,7 @@ moecclResult_t moecclPassGetRows(moecclRoutePass_t pass, moecclRows_t* rows) {
   return moeccl::on<HeldPass>("moecclPassGetRows", pass, [&](const HeldPass& held) {
     moeccl::RoutePass& it = held.get();
     moecclRows_t ours = MOECCL_ROWS_INITIALIZER;
-    // A literal of the registry's.
-    ours.algorithm = it.algorithm().name.data();
+    ours.algorithm = it.algorithmName();
     ours.deviceBegins = it.deviceBegins();
     if (it.isCounted()) {
       moeccl::Communicator& communicator = held.communicator();
@@ -323,6 +393,7 @@ moecclResult_t moecclPassGetRows(moecclRoutePass_t pass, moecclRows_t* rows) {
       ours.begins = begins.data();
       ours.counts = pass->counts.data();
       ours.weights = it.rowWeights();
+      ours.dropped = it.dropped();
     }
     moeccl::writeStruct(moeccl::kRows, ours, rows);
   });
@@ -358,7 +429,7 @@ moecclResult_t moecclPassCombine(moecclRoutePass_t pass, const void* rows, void*
 
 moecclResult_t moecclPassCombineBackward(moecclRoutePass_t pass, const void* outputGradients,
                                          const void* rows, void* rowGradients,
-                                         float* weightGradients, moecclStream_t stream) {
+                                         void* weightGradients, moecclStream_t stream) {
   return moeccl::on<HeldPass>("moecclPassCombineBackward", pass, [&](const HeldPass& held) {
     moeccl::RoutePass& it = held.getForGradients();
     moeccl::Communicator& communicator = held.communicator();

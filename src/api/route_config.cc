@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <span>
 #include <string>
@@ -12,14 +15,17 @@
 #include "kernels/quantise.h"
 #include "src/api/arguments.h"
 #include "src/base/structs.h"
+#include "src/base/text.h"
 #include "src/comm/agreement.h"
+#include "src/model/schedule_list.h"
+#include "src/route/route_schedules.h"
 
 namespace moeccl {
 namespace {
 
 constexpr StructKind<moecclRouteConfig_t> kRouteConfig = {
     "config", "MOECCL_ROUTE_CONFIG_INITIALIZER", MOECCL_ROUTE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, numBuckets)};
+    MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, learn)};
 
 constexpr int kMostChoices = 128;
 // Of a rank, in latency mode: memory is there for all of them.
@@ -68,9 +74,11 @@ std::vector<std::string_view> algorithmNames() {
 }
 
 void checkDatatypes(const RouteShape& shape) {
+  if (shape.scheduled && shape.datatype == moecclFloat64) return;
   if (!isWide(shape.datatype))
     invalid("config.datatype is " + std::to_string(static_cast<int>(shape.datatype)) +
-            "; it must be moecclFloat32, Float16 or Bfloat16");
+            "; it must be moecclFloat32, Float16 or Bfloat16, or on hosts in throughput mode "
+            "Float64");
   if (!isWide(shape.tokenDatatype) && !isFloat8(shape.tokenDatatype))
     invalid("config.tokenDatatype is " + std::to_string(static_cast<int>(shape.tokenDatatype)) +
             "; it must be moecclFloat32, Float16, Bfloat16, Float8e4m3 or Float8e5m2, or 0");
@@ -78,6 +86,76 @@ void checkDatatypes(const RouteShape& shape) {
     invalid(
         "config.hidden is " + std::to_string(shape.hidden) +
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
+}
+
+void requireFlag(const char* field, int value) { requireBetween(field, value, 0, 1); }
+
+moecclSchedule_t scheduleOf(const char* name) {
+  if (name == nullptr || *name == '\0') return moecclScheduleAuto;
+  if (const auto schedule = scheduleNamed(name)) return *schedule;
+  invalid(std::string("config.schedule is \"") + name + "\"; it must be " + scheduleNames());
+}
+
+// What is of throughput mode, or of schedules.
+void readSchedule(const moecclRouteConfig_t& config, const Grid& grid, bool onGpu,
+                  RouteShape& shape) {
+  const moecclGridShape_t its = {grid.mp, grid.ep, grid.esp, moecclOrderEspEp};
+  requireFlag("sharedTokens", config.sharedTokens);
+  requireFlag("training", config.training);
+  requireFlag("learn", config.learn);
+  requireBetween("expertElements", config.expertElements, 0,
+                 std::numeric_limits<std::int64_t>::max());
+  if (!(config.capacityFactor >= 0) || !std::isfinite(config.capacityFactor))
+    invalid("config.capacityFactor is " + numberText(config.capacityFactor) +
+            "; it must be a finite number above 0, or 0 for a dropless route");
+  const std::int64_t most =
+      config.capacityFactor > 0 ? std::numeric_limits<std::int32_t>::max() : 0;
+  const auto ofCapacity = [&](const char* field, std::int64_t value) {
+    if (value < 0 || value > most)
+      invalid(std::string("config.") + field + " is " + std::to_string(value) + "; it must be " +
+              (most > 0 ? "0 to " + std::to_string(most)
+                        : "0, since config.capacityFactor is 0: a dropless route has no capacity"));
+  };
+  ofCapacity("capacityGroups", config.capacityGroups);
+  ofCapacity("minCapacity", config.minCapacity);
+  shape.schedule = scheduleOf(config.schedule);
+  shape.sharedTokens = config.sharedTokens == 1;
+  const char* why = config.capacityFactor > 0              ? "has a capacity"
+                    : shape.sharedTokens && its.nMp > 1    ? "shares tokens in MP groups"
+                    : shape.schedule != moecclScheduleAuto ? "has a schedule"
+                    : shape.datatype == moecclFloat64 && !shape.latency ? "is of float64"
+                                                                        : nullptr;
+  if (why == nullptr) return;
+  const auto refuse = [&](const std::string& field, const std::string& right) {
+    invalid("the route " + std::string(why) + "; config." + field + " must be " + right);
+  };
+  if (shape.latency) refuse("mode", "\"throughput\"");
+  if (its.nMp > 1 && !shape.sharedTokens)
+    refuse("sharedTokens", "1, since the grid's nMp is " + std::to_string(its.nMp));
+  if (shape.weights == moecclRouteWeightsRows)
+    refuse("weights", "moecclRouteWeightsCombine or None");
+  if (shape.tokenDatatype != shape.datatype) refuse("tokenDatatype", "0, or config.datatype");
+  if (shape.algorithm != nullptr) refuse("algorithm", "NULL: schedules have collectives instead");
+  if (shape.choices > shape.experts.count)
+    refuse("topK", "at most config.experts, " + std::to_string(shape.experts.count));
+  if (shape.experts.count % its.nEp != 0)
+    refuse("experts", "a multiple of the grid's nEp, " + std::to_string(its.nEp));
+  if (config.learn == 1 && onGpu) refuse("learn", "0 on GPUs, where phases are not timed");
+  shape.scheduled = true;
+  if (shape.schedule == moecclScheduleAuto) {
+    const char* const environment = std::getenv("MOECCL_SCHEDULE");
+    moecclMoeConfig_t none = MOECCL_MOE_CONFIG_INITIALIZER;
+    shape.schedule = requestedSchedule(none, environment);
+  }
+  if (const char* against = whyNotAround(shape.schedule, its, config.training == 1))
+    invalid(std::string("config.schedule, or MOECCL_SCHEDULE, is ") + nameOf(shape.schedule) +
+            "; " + against);
+  shape.capacityFactor = config.capacityFactor;
+  shape.capacityGroups = config.capacityGroups;
+  shape.minCapacity = config.minCapacity;
+  shape.expertElements = config.expertElements;
+  shape.training = config.training == 1;
+  shape.learn = config.learn == 1;
 }
 
 }  // namespace
@@ -108,6 +186,7 @@ RouteShape routeShapeOf(const moecclRouteConfig_t* theirs, const Grid& grid, boo
       algorithm == 0 ? nullptr : &routes::routeAlgorithms()[algorithm - 1],
       latency,
       bucketsOf(config, latency)};
+  readSchedule(config, grid, onGpu, shape);
   checkDatatypes(shape);
   return shape;
 }
@@ -129,12 +208,22 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
       Field{"mode", shape.latency ? 1 : 0, {kModes.begin(), kModes.end()}},
       Field{"maxTokens", shape.maxTokens},
       Field{"numBuckets", std::ssize(shape.buckets)},
+      Field{"sharedTokens", shape.sharedTokens ? 1 : 0},
+      Field{"schedule (config.schedule, or MOECCL_SCHEDULE)", shape.schedule},
+      Field{"capacityFactor", std::bit_cast<std::int64_t>(shape.capacityFactor)},
+      Field{"capacityGroups", shape.capacityGroups},
+      Field{"minCapacity", shape.minCapacity},
+      Field{"expertElements", shape.expertElements},
+      Field{"training", shape.training ? 1 : 0},
+      Field{"learn", shape.learn ? 1 : 0},
       Field{"algorithm", shape.algorithm == nullptr ? 0 : shape.algorithm - algorithms.data() + 1,
             algorithmNames()}};
   std::array<std::int64_t, fields.size()> mine{};
   std::ranges::transform(fields, mine.begin(), &Field::value);
   const auto textOf = [&](std::size_t place, std::int64_t value) {
     const std::vector<std::string_view>& names = fields[place].names;
+    if (std::string_view(fields[place].name) == "capacityFactor")
+      return numberText(std::bit_cast<double>(value));
     if (names.empty()) return std::to_string(value);
     const std::string_view name = names[static_cast<std::size_t>(value)];
     return name.empty() ? "automatic" : "\"" + std::string(name) + "\"";

@@ -78,7 +78,6 @@ const char* nameOf(HandleKind kind) {
       return "grid";
     case HandleKind::layer:
       return "layer";
-    case HandleKind::pass:
     case HandleKind::routePass:
       return "pass";
     case HandleKind::profile:

@@ -7,7 +7,7 @@
 
 namespace moeccl {
 
-enum class HandleKind { communicator, stream, event, grid, layer, profile, route, routePass, pass };
+enum class HandleKind { communicator, stream, event, grid, layer, profile, route, routePass };
 enum class HandleState {
   live,
   unknown,

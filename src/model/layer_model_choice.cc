@@ -23,7 +23,7 @@ std::vector<LayerShape> LayerModel::cut(const LayerShape& shape, Free free) cons
 bool LayerModel::canSave(const LayerShape& shape) const {
   return kind_ == moecclLinksHost &&
          groups_[static_cast<std::size_t>(GroupKind::world)][0].topology().nodes() > 1 &&
-         shape.choices > 1 && routes(shape.schedule, shape);
+         shape.choices > 1 && routesUnder(shape.schedule, shape);
 }
 
 LayerModel::Estimate LayerModel::fastestOf(const LayerShape& shape, std::span<const Pass> passes,

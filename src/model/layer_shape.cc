@@ -191,7 +191,7 @@ bool offers(moecclSchedule_t schedule, const LayerShape& shape) {
   return !needs.wholeGroups || shape.groups % grid.nMp == 0;
 }
 
-bool routes(moecclSchedule_t schedule, const LayerShape& shape) {
+bool routesUnder(moecclSchedule_t schedule, const LayerShape& shape) {
   return shape.dropless && shape.datatype != moecclFloat64 && shape.experts <= kMostRoutedExperts &&
          shape.choices <= kMostRoutedChoices &&
          offers(schedule, schedules::Options{.dropless = true, .routed = true});
@@ -199,7 +199,7 @@ bool routes(moecclSchedule_t schedule, const LayerShape& shape) {
 
 bool routesSomehow(const LayerShape& shape) {
   for (int number = 1; number < scheduleNumbers(); ++number)
-    if (routes(static_cast<moecclSchedule_t>(number), shape)) return true;
+    if (routesUnder(static_cast<moecclSchedule_t>(number), shape)) return true;
   return false;
 }
 

@@ -67,7 +67,7 @@ moecclSchedule_t requestedSchedule(const moecclMoeConfig_t& config, const char* 
 bool offers(moecclSchedule_t schedule, const LayerShape& shape);
 
 // Whether a layer of that shape can have its rows routed under this schedule, which is not auto.
-bool routes(moecclSchedule_t schedule, const LayerShape& shape);
+bool routesUnder(moecclSchedule_t schedule, const LayerShape& shape);
 // Under any.
 bool routesSomehow(const LayerShape& shape);
 

@@ -1,92 +1,24 @@
 #include "src/moe/compute_cpu.h"
 
 #include <algorithm>
-#include <cstring>
-#include <new>
 #include <type_traits>
 #include <vector>
 
-#include "kernels/copy.h"
 #include "kernels/expert.h"
-#include "src/base/error.h"
 #include "src/moe/router_cpu.h"
 
 namespace moeccl {
 namespace {
 
-// The caller's thread computes, and waits for exchanges itself.
-class HostSideStream final : public SideStream {
- public:
-  explicit HostSideStream(moecclComm_t comm) {
-    moecclStream_t stream = nullptr;
-    const moecclResult_t result = moecclStreamCreate(comm, &stream);
-    if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
-    stream_.reset(stream);
-  }
-  moecclStream_t get() const override { return stream_.get(); }
-  void follow(moecclStream_t) override {}
-  moecclResult_t join(moecclStream_t) override { return moecclStreamSynchronize(stream_.get()); }
-  void progress() override { moecclStreamQuery(stream_.get()); }
-
- private:
-  struct Destroy {
-    void operator()(void* stream) const { moecclStreamDestroy(stream); }
-  };
-  std::unique_ptr<void, Destroy> stream_;
-};
-
 template <typename Real>
-class CpuCompute final : public Compute {
+class CpuCompute final : public HostCompute<Real, Compute> {
  public:
   explicit CpuCompute(const LayerShape& shape)
-      : Compute(shape),
+      : HostCompute<Real, Compute>(shape),
         workspace_(static_cast<std::size_t>(workspaceOf(shape))),
         gate_(shape.gate) {}
 
-  bool onStreams() const override { return false; }
-
-  Memory allocate(std::size_t bytes) override {
-    return {::operator new(bytes), {[](void* memory) { ::operator delete(memory); }}};
-  }
-  void toHost(void* host, const void* from, std::size_t bytes, moecclStream_t) override {
-    std::memcpy(host, from, bytes);
-  }
-  void fromHost(void* to, const void* host, std::size_t bytes, moecclStream_t) override {
-    std::memcpy(to, host, bytes);
-  }
-
-  Memory allocateForHost(std::size_t bytes) override { return allocate(bytes); }
-  void toHostLater(void* host, const void* from, std::size_t bytes,
-                   moecclStream_t stream) override {
-    toHost(host, from, bytes, stream);
-  }
-  std::unique_ptr<SideStream> sideStream(moecclComm_t comm) override {
-    return std::make_unique<HostSideStream>(comm);
-  }
-
-  void clear(void* to, std::size_t bytes, moecclStream_t) override {
-    std::fill_n(static_cast<std::byte*>(to), bytes, std::byte{0});
-  }
-  void copyRuns(std::span<const CopiedRun> runs, moecclStream_t) override {
-    for (const CopiedRun& run : runs)
-      std::copy_n(static_cast<const Real*>(run.from), run.count, static_cast<Real*>(run.to));
-  }
-  void add(void* to, const void* from, std::int64_t count, moecclStream_t) override {
-    Real* const sum = static_cast<Real*>(to);
-    const Real* const summand = static_cast<const Real*>(from);
-    for (std::int64_t i = 0; i < count; ++i)
-      sum[i] = narrowed<Real>(widen(sum[i]) + widen(summand[i]));
-  }
-  void transpose(void* to, const void* from, std::int64_t outer, std::int64_t inner,
-                 std::int64_t block, std::int64_t distance, moecclStream_t) override {
-    const auto bytes = [](std::int64_t elements) {
-      return static_cast<std::ptrdiff_t>(elements * static_cast<std::int64_t>(sizeof(Real)));
-    };
-    for (std::int64_t i = 0; i < outer; ++i)
-      copyBlocks(static_cast<std::byte*>(at(to, i * block)), bytes(outer * block),
-                 static_cast<const std::byte*>(at(from, i * inner * distance)), bytes(distance),
-                 static_cast<std::size_t>(bytes(block)), inner);
-  }
+  using Compute::shape;
 
   void addSums(double* sums, std::int64_t count, const double* rows, std::int64_t rowCount,
                std::int64_t distance, moecclStream_t) override {
@@ -152,10 +84,6 @@ class CpuCompute final : public Compute {
     for (std::size_t i = 0; i < routers.size(); ++i)
       begins[i] = static_cast<CpuRouter<Real>*>(routers[i].get())
                       ->list(static_cast<std::int64_t>(i), counts);
-  }
-  void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
-    for (const Gathering& part : parts)
-      part.router->gather({part.begin, part.count}, part.input, part.rows, stream);
   }
 
  private:

@@ -4,12 +4,10 @@
 #include <vector>
 
 #include "kernels/blas_cuda.h"
-#include "kernels/copy.h"
 #include "kernels/expert.h"
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
 #include "kernels/reduce.h"
-#include "kernels/runtime_cuda.h"
 #include "src/base/error.h"
 #include "src/base/text.h"
 #include "src/moe/router_cuda.h"
@@ -19,115 +17,13 @@ namespace {
 
 constexpr std::size_t kBlasBytes = std::size_t{32} << 20;
 
-class CudaMark final : public Mark {
- public:
-  CudaMark() : event_(cuda::newEvent()) {}
-  void set(moecclStream_t stream) override {
-    cuda::record(event_.get(), stream);
-    isSet_ = true;
-  }
-  void holdUp(moecclStream_t stream) override {
-    if (isSet_) cuda::wait(stream, event_.get());
-  }
-  void await() override {
-    if (isSet_) cuda::await(event_.get());
-  }
-
- private:
-  struct Delete {
-    void operator()(void* event) const { cuda::deleteEvent(event); }
-  };
-  std::unique_ptr<void, Delete> event_;
-  bool isSet_ = false;
-};
-
-// Exchanges go before the computation that they run beside, as that waits for them in the end.
-class CudaSideStream final : public SideStream {
- public:
-  CudaSideStream() : stream_(cuda::newStream(true)) {}
-  moecclStream_t get() const override { return stream_.get(); }
-  void follow(moecclStream_t pass) override { order(stream_.get(), pass); }
-  moecclResult_t join(moecclStream_t pass) override {
-    order(pass, stream_.get());
-    return moecclSuccess;
-  }
-
- private:
-  struct Delete {
-    void operator()(void* stream) const { cuda::deleteStream(stream); }
-  };
-  void order(moecclStream_t later, moecclStream_t earlier) {
-    mark_.set(earlier);
-    mark_.holdUp(later);
-  }
-
-  std::unique_ptr<void, Delete> stream_;
-  CudaMark mark_;
-};
-
-class CudaCompute final : public Compute {
+class CudaCompute final : public GpuCompute<Compute> {
  public:
   explicit CudaCompute(const LayerShape& shape)
-      : Compute(shape),
+      : GpuCompute(shape),
         lossGate_(shape.gate, shape.datatype, 1, 1),
         blasWorkspace_(allocate(kBlasBytes)),
         blas_({static_cast<std::byte*>(blasWorkspace_.get()), kBlasBytes}) {}
-
-  bool onStreams() const override { return true; }
-
-  Memory allocate(std::size_t bytes) override { return {cuda::allocate(bytes), {cuda::free}}; }
-  void toHost(void* host, const void* from, std::size_t bytes, moecclStream_t stream) override {
-    cuda::toHost(host, from, bytes, stream);
-    cuda::synchronize(stream);
-  }
-  void fromHost(void* to, const void* host, std::size_t bytes, moecclStream_t stream) override {
-    cuda::toDevice(to, host, bytes, stream);
-  }
-  Memory allocateForHost(std::size_t bytes) override {
-    return {cuda::allocatePinned(bytes), {cuda::freePinned}};
-  }
-  void toHostLater(void* host, const void* from, std::size_t bytes,
-                   moecclStream_t stream) override {
-    cuda::toHost(host, from, bytes, stream);
-  }
-
-  std::unique_ptr<Mark> mark() override { return std::make_unique<CudaMark>(); }
-  std::unique_ptr<SideStream> sideStream(moecclComm_t) override {
-    return std::make_unique<CudaSideStream>();
-  }
-  void await(moecclStream_t stream) override { cuda::synchronize(stream); }
-  void requireUsable(moecclStream_t stream) override {
-    if (cuda::isCaptured(stream))
-      throw Error(moecclInvalidUsage,
-                  "the stream is being captured, and a pass of a layer cannot be part of a graph; "
-                  "its collectives can");
-  }
-
-  void clear(void* to, std::size_t bytes, moecclStream_t stream) override {
-    if (bytes > 0) cuda::clear(to, bytes, stream);
-  }
-  void copyRuns(std::span<const CopiedRun> runs, moecclStream_t stream) override {
-    copies_.clear();
-    for (const CopiedRun& run : runs)
-      copies_.push_back({bytes(run.to), 0, bytes(run.from), 0, bytesOf(run.count), 1});
-    cuda::copyBlocks(copies_, stream);
-  }
-  void add(void* to, const void* from, std::int64_t count, moecclStream_t stream) override {
-    const std::byte* const terms[] = {bytes(to), bytes(from)};
-    cuda::reduce(moecclSum, datatype(), bytes(to), terms, 1, 2, bytesOf(count), stream);
-  }
-  void transpose(void* to, const void* from, std::int64_t outer, std::int64_t inner,
-                 std::int64_t block, std::int64_t distance, moecclStream_t stream) override {
-    const auto apart = [&](std::int64_t count) {
-      return static_cast<std::ptrdiff_t>(bytesOf(count));
-    };
-    copies_.clear();
-    for (std::int64_t i = 0; i < outer; ++i)
-      copies_.push_back({bytes(at(to, i * block)), apart(outer * block),
-                         bytes(at(from, i * inner * distance)), apart(distance), bytesOf(block),
-                         inner});
-    cuda::copyBlocks(copies_, stream);
-  }
 
   void addSums(double* sums, std::int64_t count, const double* rows, std::int64_t rowCount,
                std::int64_t distance, moecclStream_t stream) override {
@@ -215,21 +111,10 @@ class CudaCompute final : public Compute {
       begins[i] = first + static_cast<std::int64_t>(i) * (shape().experts + 1);
   }
   void gather(std::span<const Gathering> parts, moecclStream_t stream) override {
-    gathered_.clear();
-    for (const Gathering& part : parts)
-      gathered_.push_back(
-          {static_cast<const CudaRouter*>(part.router)->indices({part.begin, part.count}),
-           part.input, part.rows});
-    cuda::gatherListed(shape().choices, gathered_, bytesOf(shape().embedding), stream);
+    gatherOnGpu<CudaRouter>(parts, shape().choices, bytesOf(shape().embedding), gathered_, stream);
   }
 
  private:
-  static std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
-  static const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
-  std::size_t bytesOf(std::int64_t count) const {
-    return static_cast<std::size_t>(count * shape().elementBytes);
-  }
-
   cuda::ExpertShape expertShape(std::int64_t experts, std::int64_t hidden) const {
     return {datatype(), shape().activation, experts, shape().embedding, hidden};
   }
@@ -255,7 +140,6 @@ class CudaCompute final : public Compute {
   GateMemory gateMemory_{*this, blas_};
   Memory rowWorkspace_;  // of experts
   std::size_t rowBytes_ = 0;
-  std::vector<BlockCopy> copies_;        // of the launch at hand
   std::vector<const std::byte*> terms_;  // of the sum at hand
   std::vector<cuda::GatheredRows> gathered_;
 };

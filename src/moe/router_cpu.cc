@@ -38,7 +38,11 @@ const Wide<Real>* widened(const void* from, std::int64_t count, std::vector<Wide
 
 template <typename Real>
 CpuRouter<Real>::CpuRouter(const LayerShape& shape, std::int64_t tokens, bool keeps)
-    : shape_(shape), keeps_(keeps), gate_(shape.gate) {
+    : HostRouter<Real, Real, Router>(
+          {shape.embedding, shape.experts, shape.choices, shape.groupSlots}),
+      shape_(shape),
+      keeps_(keeps),
+      gate_(shape.gate) {
   const std::size_t perChoice = sized({tokens, shape.choices});
   chosen_.resize(perChoice);
   weights_.resize(perChoice);
@@ -71,17 +75,6 @@ void CpuRouter<Real>::route(const GateWeights& gate, const std::optional<gates::
 }
 
 template <typename Real>
-void CpuRouter<Real>::routeGiven(const std::int32_t* experts, const void* weights,
-                                 std::int64_t count, std::int64_t groups, double* sums,
-                                 moecclStream_t) {
-  begin(0, std::nullopt);
-  std::copy_n(experts, count * shape_.choices, chosen_.data());
-  widen(read<Real>(weights), count * shape_.choices, weights_.data());
-  tokens_ = count;
-  place(groups, sums);
-}
-
-template <typename Real>
 void CpuRouter<Real>::begin(std::int64_t firstToken, const std::optional<gates::Draw>& draw) {
   tokens_ = 0;
   firstToken_ = firstToken;
@@ -111,44 +104,10 @@ void CpuRouter<Real>::gateMore(const GateWeights& gate, const Real* input, std::
 
 template <typename Real>
 void CpuRouter<Real>::place(std::int64_t groups, double* sums) {
-  groups_ = groups;
-  gate_.place(tokens_, groups_, chosen_.data(), weights_.data(), used_.data(), slots_.data(),
+  gate_.place(tokens_, groups, chosen_.data(), weights_.data(), used_.data(), slots_.data(),
               factors_.data(), sums);
-}
-
-template <typename Real>
-void CpuRouter<Real>::clearUnusedPlaces(std::int64_t expertStride, Real* rows) const {
-  clearUnused(used_.data(), groups_, shape_.experts, shape_.groupSlots, shape_.embedding,
-              expertStride, rows);
-}
-
-template <typename Real>
-void CpuRouter<Real>::scatter(const void* input, std::int64_t expertStride, void* rows,
-                              moecclStream_t) {
-  scatterTokens(choices(), read<Real>(input), shape_.embedding, expertStride, written<Real>(rows));
-  clearUnusedPlaces(expertStride, written<Real>(rows));
-}
-
-template <typename Real>
-void CpuRouter<Real>::combine(const void* rows, std::int64_t expertStride, void* output,
-                              moecclStream_t) {
-  combineTokens(choices(), read<Real>(rows), shape_.embedding, expertStride, written<Real>(output));
-}
-
-template <typename Real>
-void CpuRouter<Real>::combineBackward(const void* rows, const void* outputGradient,
-                                      std::int64_t expertStride, void* rowGradients,
-                                      void* weightGradients, moecclStream_t) {
-  combineTokensBackward(choices(), read<Real>(rows), read<Real>(outputGradient), shape_.embedding,
-                        expertStride, written<Real>(rowGradients), written<Real>(weightGradients));
-  clearUnusedPlaces(expertStride, written<Real>(rowGradients));
-}
-
-template <typename Real>
-void CpuRouter<Real>::scatterBackward(const void* rowGradients, std::int64_t expertStride,
-                                      void* inputGradient, moecclStream_t) {
-  scatterTokensBackward(choices(), read<Real>(rowGradients), shape_.embedding, expertStride,
-                        written<Real>(inputGradient));
+  this->tables_ = {chosen_.data(), weights_.data(), slots_.data(), used_.data(),
+                   listed_.data(), tokens_,         groups};
 }
 
 template <typename Real>
@@ -198,71 +157,13 @@ void CpuRouter<Real>::gateBackward(const GateWeights& gate, const void* weightGr
 }
 
 template <typename Real>
-void CpuRouter<Real>::addListedByToken(Listed listed, bool weighted, const void* rows,
-                                       void* output) {
-  positions_.assign(listed_.size(), -1);
-  for (std::int64_t i = 0; i < listed.count; ++i)
-    positions_[static_cast<std::size_t>(listed_[static_cast<std::size_t>(listed.begin + i)])] = i;
-  addByToken(choices(), positions_.data(), weighted, read<Real>(rows), shape_.embedding,
-             written<Real>(output));
-}
-
-template <typename Real>
-schedules::Chosen CpuRouter<Real>::chosen() {
-  if constexpr (std::is_same_v<Wide<Real>, float>) {
-    const std::int64_t count = tokens_ * shape_.choices;
-    kept_.resize(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < kept_.size(); ++i) kept_[i] = slots_[i] < 0 ? -1 : chosen_[i];
-    return {tokens_, kept_.data(), weights_.data()};
-  } else {
-    return Router::chosen();
-  }
-}
-
-template <typename Real>
-void CpuRouter<Real>::setWeightGradients(const float* from, void* to, moecclStream_t) {
-  for (std::int64_t i = 0; i < tokens_ * shape_.choices; ++i)
-    written<Real>(to)[i] = narrowed<Real>(static_cast<Wide<Real>>(from[i]));
-}
-
-template <typename Real>
 const std::int64_t* CpuRouter<Real>::list(std::int64_t group, const ExpertCounts& counts) {
-  listByExpert(choices(), shape_.experts, begins_.data(), listed_.data());
+  const Choices<Wide<Real>> choices{chosen_.data(), slots_.data(), weights_.data(), tokens_,
+                                    shape_.choices};
+  listByExpert(choices, shape_.experts, begins_.data(), listed_.data());
   for (std::size_t e = 0; e + 1 < begins_.size(); ++e)
     counts.set(group, static_cast<std::int64_t>(e), begins_[e + 1] - begins_[e]);
   return begins_.data();
-}
-
-template <typename Real>
-void CpuRouter<Real>::gather(Listed listed, const void* input, void* rows, moecclStream_t) {
-  gatherListed(choices(), indices(listed), read<Real>(input), shape_.embedding,
-               written<Real>(rows));
-}
-
-template <typename Real>
-void CpuRouter<Real>::add(Listed listed, const void* rows, void* output, moecclStream_t) {
-  if constexpr (kIsNarrow<Real>)
-    addListedByToken(listed, true, rows, output);
-  else
-    addListed(choices(), indices(listed), read<Real>(rows), shape_.embedding,
-              written<Real>(output));
-}
-
-template <typename Real>
-void CpuRouter<Real>::addBackward(Listed listed, const void* rows, const void* outputGradient,
-                                  void* rowGradients, void* weightGradients, moecclStream_t) {
-  addListedBackward(choices(), indices(listed), read<Real>(rows), read<Real>(outputGradient),
-                    shape_.embedding, written<Real>(rowGradients), written<Real>(weightGradients));
-}
-
-template <typename Real>
-void CpuRouter<Real>::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
-                                     moecclStream_t) {
-  if constexpr (kIsNarrow<Real>)
-    addListedByToken(listed, false, rowGradients, inputGradient);
-  else
-    gatherListedBackward(choices(), indices(listed), read<Real>(rowGradients), shape_.embedding,
-                         written<Real>(inputGradient));
 }
 
 template class CpuRouter<float>;

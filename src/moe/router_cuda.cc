@@ -40,7 +40,9 @@ CudaLists::CudaLists(Compute& compute, GateMemory& memory, int count, std::int64
 
 CudaRouter::CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<CudaLists> lists,
                        int index, std::int64_t tokens, bool keeps)
-    : compute_(compute),
+    : GpuRouter(compute, {compute.shape().embedding, compute.shape().experts,
+                          compute.shape().choices, compute.shape().groupSlots}),
+      compute_(compute),
       memory_(memory),
       shape_(compute.shape()),
       lists_(std::move(lists)),
@@ -78,18 +80,6 @@ void CudaRouter::route(const GateWeights& gate, const std::optional<gates::Draw>
   place(tokens.groups, sums->row(tokens.part), stream);
 }
 
-void CudaRouter::routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
-                            std::int64_t groups, double* sums, moecclStream_t stream) {
-  begin(0, count, std::nullopt);
-  if (count > 0) {
-    const std::int64_t elements = sizeof *experts / shape_.elementBytes;  // of a number
-    compute_.copy(chosenExperts(), experts, count * shape_.choices * elements, stream);
-    cuda::widen(shape_.datatype, weights, count * shape_.choices, in<float>(weights_), stream);
-  }
-  tokens_ = count;
-  place(groups, sums, stream);
-}
-
 void CudaRouter::begin(std::int64_t firstToken, std::int64_t count,
                        const std::optional<gates::Draw>& draw) {
   count_ = count;
@@ -116,45 +106,21 @@ void CudaRouter::choose(const GateWeights& gate, const void* input, std::int64_t
 }
 
 void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream) {
-  groups_ = groups;
+  tables_ = {
+      chosenExperts(),
+      in<float>(weights_),
+      in<std::int64_t>(slots_),
+      in<std::int64_t>(used_),
+      in<std::int64_t>(lists_->listed),
+      lists_->positions == nullptr ? nullptr : in<std::int64_t>(lists_->positions) + firstChoice(),
+      tokens_,
+      groups};
   if (shape_.dropless) {
     kept_ = sums == nullptr ? nullptr : sums + shape_.experts;
     return;
   }
-  gate_.place(tokens_, groups_, chosenExperts(), in<float>(weights_), in<std::int64_t>(used_),
+  gate_.place(tokens_, groups, chosenExperts(), in<float>(weights_), in<std::int64_t>(used_),
               in<std::int64_t>(slots_), in<double>(factors_), sums, memory_.workspace(), stream);
-}
-
-void CudaRouter::clearUnusedPlaces(std::int64_t expertStride, void* rows,
-                                   moecclStream_t stream) const {
-  cuda::clearUnused(in<std::int64_t>(used_), groups_, shape_.experts, shape_.groupSlots,
-                    tokenBytes(), expertStride, rows, stream);
-}
-
-void CudaRouter::scatter(const void* input, std::int64_t expertStride, void* rows,
-                         moecclStream_t stream) {
-  cuda::scatterTokens(choices(), input, tokenBytes(), expertStride, rows, stream);
-  clearUnusedPlaces(expertStride, rows, stream);
-}
-
-void CudaRouter::combine(const void* rows, std::int64_t expertStride, void* output,
-                         moecclStream_t stream) {
-  cuda::combineTokens(shape_.datatype, choices(), rows, shape_.embedding, expertStride, output,
-                      stream);
-}
-
-void CudaRouter::combineBackward(const void* rows, const void* outputGradient,
-                                 std::int64_t expertStride, void* rowGradients,
-                                 void* weightGradients, moecclStream_t stream) {
-  cuda::combineTokensBackward(shape_.datatype, choices(), rows, outputGradient, shape_.embedding,
-                              expertStride, rowGradients, weightGradients, stream);
-  clearUnusedPlaces(expertStride, rowGradients, stream);
-}
-
-void CudaRouter::scatterBackward(const void* rowGradients, std::int64_t expertStride,
-                                 void* inputGradient, moecclStream_t stream) {
-  cuda::scatterTokensBackward(shape_.datatype, choices(), rowGradients, shape_.embedding,
-                              expertStride, inputGradient, stream);
 }
 
 void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradients,
@@ -165,12 +131,6 @@ void CudaRouter::gateBackward(const GateWeights& gate, const void* weightGradien
                  {in<std::int64_t>(slots_), in<float>(weights_), in<double>(factors_)},
                  weightGradients, sumGradients, {gradients.gate, gradients.noise, inputGradient},
                  memory_.blas(), memory_.workspace(), stream);
-}
-
-void CudaRouter::setWeightGradients(const float* from, void* to, moecclStream_t stream) {
-  const std::int64_t count = tokens_ * shape_.choices;
-  compute_.zero(to, count, stream);
-  cuda::addNarrowed(shape_.datatype, from, count, to, stream);
 }
 
 const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t stream) {
@@ -185,28 +145,6 @@ const std::int64_t* CudaRouter::list(const ExpertCounts& counts, moecclStream_t 
       static_cast<std::size_t>(lists.routers * (shape_.experts + 1)) * sizeof(std::int64_t),
       stream);
   return in<std::int64_t>(lists.hostBegins);
-}
-
-void CudaRouter::gather(Listed listed, const void* input, void* rows, moecclStream_t stream) {
-  const cuda::GatheredRows all{indices(listed), input, rows};
-  cuda::gatherListed(shape_.choices, {&all, 1}, tokenBytes(), stream);
-}
-
-void CudaRouter::add(Listed listed, const void* rows, void* output, moecclStream_t stream) {
-  cuda::addListed(shape_.datatype, choices(), rowsOf(listed), rows, shape_.embedding, output,
-                  stream);
-}
-
-void CudaRouter::addBackward(Listed listed, const void* rows, const void* outputGradient,
-                             void* rowGradients, void* weightGradients, moecclStream_t stream) {
-  cuda::addListedBackward(shape_.datatype, choices(), indices(listed), rows, outputGradient,
-                          shape_.embedding, rowGradients, weightGradients, stream);
-}
-
-void CudaRouter::gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
-                                moecclStream_t stream) {
-  cuda::gatherListedBackward(shape_.datatype, choices(), rowsOf(listed), rowGradients,
-                             shape_.embedding, inputGradient, stream);
 }
 
 }  // namespace moeccl

@@ -8,6 +8,7 @@
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/permute.h"
 #include "src/route/compute.h"
+#include "src/route/gpu_rows.h"
 #include "src/route/router.h"
 
 namespace moeccl {
@@ -41,7 +42,7 @@ struct CudaLists {
   Memory hostBegins;                 // [routers][experts + 1], on the host
 };
 
-class CudaRouter final : public Router {
+class CudaRouter final : public GpuRouter<Router> {
  public:
   // Number `index` of those of the lists. `memory` must outlive this.
   CudaRouter(Compute& compute, GateMemory& memory, std::shared_ptr<CudaLists> lists, int index,
@@ -49,32 +50,10 @@ class CudaRouter final : public Router {
 
   void route(const GateWeights& gate, const std::optional<gates::Draw>& draw, const Tokens& tokens,
              const void* input, BatchSums* sums, moecclStream_t stream) override;
-  void routeGiven(const std::int32_t* experts, const void* weights, std::int64_t count,
-                  std::int64_t groups, double* sums, moecclStream_t stream) override;
-  void scatter(const void* input, std::int64_t expertStride, void* rows,
-               moecclStream_t stream) override;
-  void combine(const void* rows, std::int64_t expertStride, void* output,
-               moecclStream_t stream) override;
-  void combineBackward(const void* rows, const void* outputGradient, std::int64_t expertStride,
-                       void* rowGradients, void* weightGradients, moecclStream_t stream) override;
-  void scatterBackward(const void* rowGradients, std::int64_t expertStride, void* inputGradient,
-                       moecclStream_t stream) override;
   void gateBackward(const GateWeights& gate, const void* weightGradients,
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
-  schedules::Chosen chosen() override { return {tokens_, chosenExperts(), in<float>(weights_)}; }
-  void setWeightGradients(const float* from, void* to, moecclStream_t stream) override;
-  void gather(Listed listed, const void* input, void* rows, moecclStream_t stream) override;
-  void add(Listed listed, const void* rows, void* output, moecclStream_t stream) override;
-  void addBackward(Listed listed, const void* rows, const void* outputGradient, void* rowGradients,
-                   void* weightGradients, moecclStream_t stream) override;
-  void gatherBackward(Listed listed, const void* rowGradients, void* inputGradient,
-                      moecclStream_t stream) override;
 
-  std::span<const std::int64_t> indices(Listed listed) const {
-    return {in<std::int64_t>(lists_->listed) + listed.begin,
-            static_cast<std::size_t>(listed.count)};
-  }
   // Where what is counted of its choices is to be added; null: nowhere. Once for each route.
   double* takeKept() { return std::exchange(kept_, nullptr); }
   // Of all routers, by the first; returns the begins on the host.
@@ -92,7 +71,6 @@ class CudaRouter final : public Router {
   // Gives places in `groups` capacity groups to what has been gated, and adds those given to
   // `sums`. Dropless, choices have no places: list() counts them.
   void place(std::int64_t groups, double* sums, moecclStream_t stream);
-  void clearUnusedPlaces(std::int64_t expertStride, void* rows, moecclStream_t stream) const;
   template <typename T>
   static T* in(const Memory& memory) {
     return static_cast<T*>(memory.get());
@@ -104,12 +82,6 @@ class CudaRouter final : public Router {
   // Where its choices are among those of all: routers that are listed together have as many tokens.
   std::int64_t firstChoice() const { return index_ * count_ * shape_.choices; }
   std::int32_t* chosenExperts() const { return in<std::int32_t>(lists_->chosen) + firstChoice(); }
-  cuda::ListedRows rowsOf(Listed listed) const {
-    return {in<std::int64_t>(lists_->positions) + firstChoice(), listed.begin, listed.count};
-  }
-  std::size_t tokenBytes() const {
-    return static_cast<std::size_t>(shape_.embedding * shape_.elementBytes);
-  }
 
   Compute& compute_;
   GateMemory& memory_;
@@ -120,7 +92,7 @@ class CudaRouter final : public Router {
   const cuda::Gate gate_;
   std::int64_t count_ = 0;   // tokens to be gated
   std::int64_t tokens_ = 0;  // that are
-  std::int64_t firstToken_ = 0, groups_ = 0;
+  std::int64_t firstToken_ = 0;
   std::optional<gates::Draw> draw_;
   double* kept_ = nullptr;  // where list() adds what it counts
   // On the GPU:

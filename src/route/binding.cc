@@ -34,12 +34,14 @@ bool lieAlike(const Shape& one, const Shape& other, const Sizes& sizes) {
 }
 
 Binding::Binding(const Schedule& schedule, const Sizes& sizes, const Groups& groups,
-                 std::int64_t elementBytes, const Schedule* backward, const Binding* forward)
+                 std::int64_t elementBytes, const Schedule* backward, const Binding* forward,
+                 bool around)
     : schedule_(schedule),
       sizes_(sizes),
       groups_(groups),
       elementBytes_(elementBytes),
       forward_(forward),
+      around_(around),
       earlier_(earlier(schedule)),
       kept_(schedule.tables.size()),
       parents_(schedule.tables.size()),
@@ -99,7 +101,8 @@ int Binding::writers(int index) const {
 
 bool Binding::isInput(int index) const {
   const int at = root(index);
-  return storages_[static_cast<std::size_t>(at)] == Storage::input || table(at).role == Role::kept;
+  const Storage storage = storages_[static_cast<std::size_t>(at)];
+  return storage == Storage::input || storage == Storage::results || table(at).role == Role::kept;
 }
 
 // Phases that go expert by expert take turns.
@@ -136,7 +139,20 @@ void Binding::fix() {
   for (const Phase& phase : schedule_.phases)
     if ((phase.kind == Kind::gate && !phase.backward) || phase.kind == Kind::route)
       storageOf(phase.writes[0]) = Storage::nothing;
+  if (around_) fixExperts();
   if (forward_ != nullptr) fixBackward();
+}
+
+// What ranks do for gates has another way, too: gradients of weights are the caller's at once.
+void Binding::fixExperts() {
+  for (int i = 0; i < static_cast<int>(storages_.size()); ++i)
+    if (forward_ != nullptr && table(i).role == Role::made && has(table(i).shape, Dim::choices))
+      storageOf(i) = Storage::nothing;
+  for (const Phase& phase : schedule_.phases) {
+    if (phase.kind != Kind::experts) continue;
+    storageOf(phase.reads[0]) = Storage::rows;
+    storageOf(phase.writes[0]) = Storage::results;
+  }
 }
 
 // What is kept lies where the forward pass has it.
@@ -148,7 +164,9 @@ void Binding::fixBackward() {
       const Table& theirs = forward_->schedule_.tables[j];
       if (theirs.name == it.name && theirs.chunk == it.chunk) places_[i] = forward_->places_[j];
     }
-    storages_[i] = places_[i].storage == Storage::buffers ? Storage::buffers : Storage::nothing;
+    storages_[i] = places_[i].storage == Storage::buffers   ? Storage::buffers
+                   : places_[i].storage == Storage::results ? Storage::again
+                                                            : Storage::nothing;
   }
 }
 
@@ -264,12 +282,18 @@ void Binding::aliasExchange(std::size_t index) {
     return;
   }
   if (phase.collective != Collective::allReduce) return;
-  // One all-reduce of several tables: they lie behind each other.
+  // One all-reduce of several tables: they lie behind each other, but for those that are nowhere.
   const bool several = phase.writes.size() > 1;
-  std::int64_t behind = bytes(read);
-  for (std::size_t i = 1; i < phase.writes.size(); ++i) {
-    lie(phase.reads[i], read, behind);
-    behind += bytes(phase.reads[i]);
+  int first = -1;
+  std::int64_t behind = 0;
+  for (std::size_t i = 0; i < phase.writes.size() && several; ++i) {
+    const int each = phase.reads[i];
+    if (storages_[static_cast<std::size_t>(root(each))] == Storage::nothing) continue;
+    if (first < 0)
+      first = each;
+    else
+      lie(each, first, behind);
+    behind += bytes(each);
   }
   for (std::size_t i = 0; i < phase.writes.size(); ++i)
     if (!several || isOpen(phase.writes[i])) inPlace(index, phase.writes[i], phase.reads[i]);

@@ -22,6 +22,10 @@ enum class Storage : std::uint8_t {
   output,
   sums,
   view,  // every so many rows of another table, for a regroup to collect
+  // Of passes around the caller's experts: what these are given, and what they have made of it.
+  rows,
+  results,
+  again,  // backward: what they had made forward
 };
 
 // What a pass has at its place in a layer's life: a pass between its halves has buffers of its own.
@@ -43,10 +47,11 @@ struct Place {
 class Binding {
  public:
   // `backward`: of a forward pass, the one that keeps tables of it; else null. `forward`: of a
-  // backward pass, the binding of the forward one, whose buffers these continue. All must outlive
+  // backward pass, the binding of the forward one, whose buffers these continue. `around`: rows of
+  // the experts are the caller's, which has them again for the backward pass. All must outlive
   // this.
   Binding(const Schedule& schedule, const Sizes& sizes, const Groups& groups,
-          std::int64_t elementBytes, const Schedule* backward, const Binding* forward);
+          std::int64_t elementBytes, const Schedule* backward, const Binding* forward, bool around);
 
   const Schedule& schedule() const { return schedule_; }
   const Place& place(int table) const { return places_[static_cast<std::size_t>(table)]; }
@@ -79,6 +84,7 @@ class Binding {
   bool findApart(int batch) const;
   bool isExchanged(int table) const;
   void fix();
+  void fixExperts();
   void fixBackward();
   void alias(std::size_t phase);
   void aliasSplit(std::size_t phase);
@@ -104,6 +110,7 @@ class Binding {
   const Groups& groups_;
   const std::int64_t elementBytes_;
   const Binding* const forward_;
+  const bool around_;
   std::vector<std::vector<bool>> earlier_;
   std::vector<bool> kept_;  // by table, as those that follow
   std::vector<bool> apart_;

@@ -13,22 +13,13 @@
 #include <vector>
 
 #include "src/model/layer_shape.h"
-#include "src/route/mover.h"
+#include "src/route/row_compute.h"
 #include "src/route/weights.h"
 
 namespace moeccl {
 
-struct ExpertCounts;
 class Router;
 using Routers = std::vector<std::unique_ptr<Router>>;
-
-// Rows that are gathered of a part of a router's list, as Router::gather does.
-struct Gathering {
-  Router* router;
-  std::int64_t begin, count;
-  const void* input;
-  void* rows;
-};
 
 // Rows of some of the caller's experts, from `first` on: those of expert first + i are begins[i] to
 // begins[i + 1].
@@ -39,25 +30,12 @@ struct ExpertRows {
   std::int64_t experts() const { return std::ssize(begins) - 1; }
 };
 
-class Compute : public Mover {
+class Compute : public RowCompute {
  public:
   explicit Compute(const LayerShape& shape)
-      : Mover(shape.datatype, shape.elementBytes), shape_(shape) {}
+      : RowCompute(shape.datatype, shape.elementBytes), shape_(shape) {}
 
   const LayerShape& shape() const { return shape_; }
-
-  // The host's memory that toHostLater takes, which does not wait: it is there once the stream has
-  // come so far.
-  virtual Memory allocateForHost(std::size_t bytes) = 0;
-  virtual void toHostLater(void* host, const void* from, std::size_t bytes,
-                           moecclStream_t stream) = 0;
-
-  // A place in the work of streams, nowhere yet.
-  virtual std::unique_ptr<Mark> mark() { return std::make_unique<Mark>(); }
-  // Waits for what is queued on the stream.
-  virtual void await(moecclStream_t) {}
-  // Throws Error (InvalidUsage) where a pass cannot be queued on the stream.
-  virtual void requireUsable(moecclStream_t) {}
 
   // What gates sum up. sums [count] += the beginnings of so many rows, `distance` apart, in their
   // order.
@@ -98,8 +76,6 @@ class Compute : public Mover {
   // stream has come so far until the next route.
   virtual void list(std::span<const std::unique_ptr<Router>> routers, const ExpertCounts& counts,
                     std::span<const std::int64_t*> begins, moecclStream_t stream) = 0;
-  // Several at once, of its routers.
-  virtual void gather(std::span<const Gathering> parts, moecclStream_t stream) = 0;
 
  private:
   const LayerShape shape_;

@@ -80,12 +80,17 @@ moecclResult_t PassRun::even(const Phase& phase, moecclStream_t stream) {
   }
 }
 
-// Several tables lie behind each other, and are reduced where they are.
+// Several tables lie behind each other, and are reduced where they are; those that are nowhere
+// nobody needs.
 moecclResult_t PassRun::reduceAll(const Phase& phase, moecclStream_t stream) {
   const std::size_t tables = phase.writes.size();
+  void* from = nullptr;
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < tables; ++i) count += elements(phase.reads[i]);
-  void* const from = at(phase.reads[0]);
+  for (std::size_t i = 0; i < tables; ++i) {
+    if (at(phase.reads[i]) == nullptr) continue;
+    if (from == nullptr) from = at(phase.reads[i]);
+    count += elements(phase.reads[i]);
+  }
   void* const to = tables > 1 ? from : at(phase.writes[0]);
   return moecclAllReduce(from, to, static_cast<std::size_t>(count), mover_.datatype(), moecclSum,
                          groups_.of(phase.group).comm, stream);

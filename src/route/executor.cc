@@ -11,23 +11,28 @@ bool has(const Table& table, Dim dim) { return std::ranges::count(table.shape, d
 
 }  // namespace
 
+Schedule atOnce(Schedule schedule) {
+  for (Phase& phase : schedule.phases) phase.oneByOne = false;
+  return schedule;
+}
+
 Executor::Executor(const Schedule& forward, const Schedule* backward, const Sizes& sizes,
-                   const Groups& groups, Mover& mover)
+                   const Groups& groups, Mover& mover, PassMemory& memory, bool around)
     : sizes_(sizes),
       groups_(groups),
       mover_(mover),
-      forward_(forward, sizes, groups, mover.elementBytes(), backward, nullptr) {
+      forward_(forward, sizes, groups, mover.elementBytes(), backward, nullptr, around),
+      memory_(memory) {
   int streams = forward.streams;
   if (backward != nullptr) {
-    backward_.emplace(*backward, sizes, groups, mover.elementBytes(), nullptr, &forward_);
+    backward_.emplace(*backward, sizes, groups, mover.elementBytes(), nullptr, &forward_, around);
     streams = std::max(streams, backward->streams);
   }
   for (int i = 1; i < streams; ++i) sides_.push_back(mover.sideStream(groups.world.comm));
   memory_.resize(buffers().size());
-  room_.resize(buffers().size());
 }
 
-PassRun::PassRun(Executor& executor, Work& work)
+PassRun::PassRun(Executor& executor, Work& work, PassMemory& memory)
     : executor_(executor),
       work_(work),
       mover_(executor.mover()),
@@ -36,18 +41,19 @@ PassRun::PassRun(Executor& executor, Work& work)
       counts_(static_cast<std::size_t>(executor.forward().schedule().chunks),
               Counts(sizes_, groups_)),
       forward_(executor.forward()),
-      memory_(executor.buffers().size()),
-      room_(memory_.size()),
+      memory_(memory),
       bound_(counts_.size()),
       ownCounts_(counts_.size(), -1),
       routed_(counts_.size()) {
+  memory_.resize(executor.buffers().size());
   makeLayouts(forward_, nullptr);
   if (executor.backward() != nullptr) {
     backward_.emplace(*executor.backward());
     makeLayouts(*backward_, &forward_);
     findGradients(*backward_);
   }
-  for (std::size_t i = 0; i < memory_.size(); ++i) reserve(i, executor.buffers()[i].bytes);
+  for (std::size_t i = 0; i < executor.buffers().size(); ++i)
+    reserve(i, executor.buffers()[i].bytes);
   if (executor.keptRoom() > 0) reserveKept();
   std::size_t widest = 0;
   for (const Half* half : {&forward_, backward_ ? &*backward_ : nullptr}) {
@@ -90,6 +96,8 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
     const auto read = static_cast<std::size_t>(phase.reads[0]);
     own[static_cast<std::size_t>(phase.writes[0])] = makesRows || own[read] != crosses;
   }
+  half.experts = static_cast<std::size_t>(
+      std::ranges::find(schedule.phases, Kind::experts, &Phase::kind) - schedule.phases.begin());
   for (std::size_t i = 0; i < own.size(); ++i)
     if (isRuns(schedule.tables[i]))
       half.layouts[i].emplace(schedule.tables[i].shape, own[i],
@@ -111,10 +119,10 @@ void PassRun::findGradients(Half& half) {
 }
 
 Memory& PassRun::memoryOf(std::size_t buffer) {
-  return executor_.buffers()[buffer].own ? memory_[buffer] : executor_.memory()[buffer];
+  return (executor_.buffers()[buffer].own ? memory_ : executor_.memory()).memory[buffer];
 }
 std::size_t& PassRun::roomOf(std::size_t buffer) {
-  return executor_.buffers()[buffer].own ? room_[buffer] : executor_.room()[buffer];
+  return (executor_.buffers()[buffer].own ? memory_ : executor_.memory()).room[buffer];
 }
 
 void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
@@ -144,7 +152,7 @@ void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
 // Where choices can be dropped there is room for all rows from the beginning.
 void PassRun::reserveKept() {
   const std::int64_t row = sizes_.at(Dim::embedding) * mover_.elementBytes();
-  for (std::size_t i = 0; i < memory_.size(); ++i) {
+  for (std::size_t i = 0; i < executor_.buffers().size(); ++i) {
     const PassBuffer& buffer = executor_.buffers()[i];
     if (!buffer.late) continue;
     const std::int64_t one = std::min(executor_.keptRoom(), sizes_.at(Dim::tokens));
@@ -165,13 +173,22 @@ void* PassRun::at(int index) const {
     case Storage::output:
       base = static_cast<std::byte*>(output_);
       break;
+    case Storage::rows:
+      base = static_cast<std::byte*>(rows_);
+      break;
+    case Storage::results:
+      base = static_cast<std::byte*>(const_cast<void*>(results_));
+      break;
+    case Storage::again:
+      base = static_cast<std::byte*>(const_cast<void*>(again_));
+      break;
     case Storage::sums:
       base = reinterpret_cast<std::byte*>(work_.sums());
       break;
     case Storage::buffers: {
       const auto buffer = static_cast<std::size_t>(place.buffer);
       const PassBuffer& it = executor_.buffers()[buffer];
-      base = static_cast<std::byte*>((it.own ? memory_[buffer] : executor_.memory()[buffer]).get());
+      base = static_cast<std::byte*>((it.own ? memory_ : executor_.memory()).memory[buffer].get());
       if (expert_ >= 0 && it.kept && has(table(index), Dim::keptRows))
         base += work_.keptBegins()[static_cast<std::size_t>(expert_)] * sizes_.at(Dim::embedding) *
                 mover_.elementBytes();
@@ -347,6 +364,8 @@ void PassRun::wait(std::size_t index) {
   for (const int other : phase.after) {
     const Phase& before = schedule().phases[static_cast<std::size_t>(other)];
     if (before.stream == phase.stream) continue;
+    // An earlier call has waited for it.
+    if (!ran_.empty() && ran_[static_cast<std::size_t>(other)] == 0) continue;
     follows = true;
     if (before.stream != 0 && joined_[static_cast<std::size_t>(before.stream)] < other)
       join(before.stream, before.name);
@@ -443,26 +462,30 @@ void PassRun::setExperts(const Phase& phase) {
     step_.given = given;
     step_.made = made;
   }
-  const auto experts = static_cast<std::size_t>(sizes_.at(Dim::localExperts));
-  begins_[0] = 0;
-  if (has(table(rows), Dim::keptRows)) {
+  if (has(table(rows), Dim::keptRows) && expert_ >= 0) {
     const std::span<const std::int64_t> all = work_.keptBegins();
-    step_.begins = all;
-    if (expert_ >= 0) {
-      step_.first = expert_;
-      begins_[1] =
-          all[static_cast<std::size_t>(expert_) + 1] - all[static_cast<std::size_t>(expert_)];
-      step_.begins = {begins_.data(), 2};
-    }
+    const auto expert = static_cast<std::size_t>(expert_);
+    step_.first = expert_;
+    begins_[0] = 0;
+    begins_[1] = all[expert + 1] - all[expert];
+    step_.begins = {begins_.data(), 2};
     return;
   }
+  step_.begins = beginsOf(rows);
+  if (phase.copies && phase.backward && groups_.mp.ranks > 1) listCopies(rows);
+}
+
+// Where the rows of each of the rank's experts begin.
+std::span<const std::int64_t> PassRun::beginsOf(int rows) {
+  if (has(table(rows), Dim::keptRows)) return work_.keptBegins();
+  const auto experts = static_cast<std::size_t>(sizes_.at(Dim::localExperts));
+  begins_[0] = 0;
   for (std::size_t i = 0; i < experts; ++i)
     begins_[i + 1] =
         begins_[i] + (isRuns(table(rows)) ? layout(rows).parts()[i]
                                           : elements(rows) / sizes_.at(Dim::embedding) /
                                                 static_cast<std::int64_t>(experts));
-  step_.begins = begins_;
-  if (phase.copies && phase.backward && groups_.mp.ranks > 1) listCopies(rows);
+  return begins_;
 }
 
 // Of what ranks of an MP group bring alike, that of the first one counts.
@@ -495,10 +518,14 @@ void PassRun::listCopies(int rows) {
   step_.copies = copies_;
 }
 
-void PassRun::finish() {
+void PassRun::joinAll() {
   for (std::size_t i = 1; i < joined_.size(); ++i)
     if (queued_[i] > joined_[i])
       join(static_cast<int>(i), schedule().phases[static_cast<std::size_t>(queued_[i])].name);
+}
+
+void PassRun::finish() {
+  joinAll();
   if (half_->binding.copiesOutput())
     mover_.copy(output_, at(schedule().output), elements(schedule().output), stream_);
   for (const int gradient : half_->gradients)

@@ -26,6 +26,7 @@
 #include "src/base/error.h"
 #include "src/route/binding.h"
 #include "src/route/mover.h"
+#include "src/route/pass_memory.h"
 #include "src/route/rows.h"
 #include "src/route/work.h"
 
@@ -56,6 +57,9 @@ struct ExpertsStep {
   std::span<const ExpertRun> copies;
 };
 
+// Phases of all experts together where they go one by one.
+Schedule atOnce(Schedule schedule);
+
 struct DestroyRoute {
   void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
 };
@@ -68,9 +72,10 @@ using RoutePass = std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, EndR
 // The schedules of a layer, and what all of its passes share. All it is made from must outlive it.
 class Executor {
  public:
-  // `backward`: null: none.
+  // `backward`: null: none. `around`: for passes around the caller's experts, whose rows are the
+  // caller's. memory: what passes have that is not their own.
   Executor(const Schedule& forward, const Schedule* backward, const Sizes& sizes,
-           const Groups& groups, Mover& mover);
+           const Groups& groups, Mover& mover, PassMemory& memory, bool around = false);
 
   const Sizes& sizes() const { return sizes_; }
   const Groups& groups() const { return groups_; }
@@ -81,9 +86,7 @@ class Executor {
   moecclRoute_t route() const { return route_; }
   const Binding& forward() const { return forward_; }
   const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
-  // Of which passes have what is not their own.
-  std::vector<Memory>& memory() { return memory_; }
-  std::vector<std::size_t>& room() { return room_; }
+  PassMemory& memory() { return memory_; }
   // Stream `number` of a schedule, from 1 on.
   SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
   const std::vector<PassBuffer>& buffers() const {
@@ -97,8 +100,7 @@ class Executor {
   Mover& mover_;
   Binding forward_;
   std::optional<Binding> backward_;
-  std::vector<Memory> memory_;
-  std::vector<std::size_t> room_;
+  PassMemory& memory_;
   std::vector<std::unique_ptr<SideStream>> sides_;
   moecclRoute_t route_ = nullptr;
 };
@@ -106,15 +108,11 @@ class Executor {
 // A forward pass and what is kept of it, and its backward pass.
 class PassRun {
  public:
-  // Both must outlive this.
-  PassRun(Executor& executor, Work& work);
+  // memory: the pass's own. All must outlive this.
+  PassRun(Executor& executor, Work& work, PassMemory& memory);
 
   // input and output [tokens][embedding] may be the same; the caller's while the pass is under way.
   void start(Pass pass, const void* input, void* output, moecclStream_t stream);
-  // Where the pass under way puts what it makes, if that is known only behind its experts.
-  void setOutput(void* output) { output_ = output; }
-  // What the rest of the pass goes on, if that is another stream; whoever calls orders the two.
-  void setStream(moecclStream_t stream) { stream_ = stream; }
   // Goes on to the next experts, or to the end of the pass: then false. What advance() returned
   // true for has been computed.
   bool advance();
@@ -134,7 +132,22 @@ class PassRun {
   std::span<const std::int64_t> times() const {
     return {times_.data(), half_->schedule().phases.size() + 1};
   }
-  // What has passed until then is no time of the pass: its caller did something else.
+
+  // A pass around the caller's experts instead, call by call, of schedules without chunks. tell()
+  // begins it: it finds out how many rows come. Whatever moves rows may be repeated; toTokens and
+  // toTokensBackward come after what they need has been computed. A backward pass is that of the
+  // last toTokens().
+  void tell(moecclStream_t stream);
+  void toRows(const void* tokens, void* rows, moecclStream_t stream);
+  void toTokens(const void* results, void* output, moecclStream_t stream);
+  void toRowsBackward(const void* outputGradients, const void* results, void* rowGradients,
+                      moecclStream_t stream);
+  void toTokensBackward(const void* rowGradients, void* tokenGradients, moecclStream_t stream);
+  // After tell(): where the rows of each of the rank's experts begin, and how many of them come
+  // from each rank, [localExperts][ranks], which is added to.
+  std::span<const std::int64_t> rowBegins();
+  void countRows(std::span<std::int64_t> counts);
+  // What has passed until then was not the experts' time: somebody else did something else.
   void skipTo(Clock::time_point time) { last_ = std::max(last_, time); }
 
  private:
@@ -144,6 +157,7 @@ class PassRun {
     const Schedule& schedule() const { return binding.schedule(); }
 
     const Binding& binding;
+    std::size_t experts = 0;                     // the first phase of these
     std::vector<std::optional<Layout>> layouts;  // by table, of those with runs
     std::vector<char> written;                   // by table: in this pass
     std::vector<int> gradients;  // of weights, that nobody reads: to be added to the caller's
@@ -164,6 +178,11 @@ class PassRun {
   std::int64_t rowsOf(int table) const;  // of one that is bound late
   std::int64_t summands(int table) const;
 
+  // halves.cc
+  enum class Part : std::uint8_t { none, tells, before, behind };
+  Part partOf(const Half& half, std::size_t phase) const;
+  void runPart(Part part, moecclStream_t stream);
+
   void step();
   void bind(const Phase& phase);
   void bindRows(int counts);
@@ -178,10 +197,12 @@ class PassRun {
   void run(const Phase& phase);
   void compute(const Phase& phase);
   void setExperts(const Phase& phase);
+  std::span<const std::int64_t> beginsOf(int rows);
   void listCopies(int rows);
+  void joinAll();
   void finish();
 
-  // routes.cc
+  // routed_phases.cc
   void route(const Phase& phase);
   void moveRouted(const Phase& phase);
   moecclResult_t moveRouted(const Phase& phase, moecclStream_t stream);
@@ -216,18 +237,21 @@ class PassRun {
   std::vector<Counts> counts_;  // by chunk
   Half forward_;
   std::optional<Half> backward_;
-  std::vector<Memory> memory_;  // the pass's own
-  std::vector<std::size_t> room_;
+  PassMemory& memory_;
 
   // Of the pass under way:
   Half* half_ = nullptr;
   const void* input_ = nullptr;
   void* output_ = nullptr;
+  // The caller's, as Storage has them.
+  void* rows_ = nullptr;
+  const void *results_ = nullptr, *again_ = nullptr;
   moecclStream_t stream_ = nullptr;
   std::size_t next_ = 0;           // phase
   std::int64_t expert_ = -1;       // of those that go one by one; -1: none do
   std::size_t firstOfExpert_ = 0;  // phase of these
   bool stopped_ = false;           // at the experts of phase next_
+  std::vector<char> ran_;          // by phase: in the call at hand, of a pass around experts
   std::vector<char> bound_;        // by chunk: rows that are bound late
   std::vector<int> ownCounts_;     // by chunk: table
   std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it

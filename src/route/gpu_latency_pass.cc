@@ -244,7 +244,7 @@ void GpuLatencyPass::begin(Communicator& communicator, const Routing& routing, v
   rows_.headerBytes = headerBytes(rows_.bucket);
   rows_.regionBytes = regionBytes(rows_.bucket);
   rows_.chosen = routing.experts;
-  rows_.weights = routing.weights;
+  rows_.weights = routing.floats();
   launch(communicator, beginName_, 0, stream,
          [&](NcclLanes& lanes) { lanes.gpu().runLatency(LatencyStep::choices, rows_, stream); });
   dispatched_ = false;

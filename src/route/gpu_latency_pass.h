@@ -24,7 +24,7 @@ class GpuLatencyPass final : public RoutePass {
  public:
   GpuLatencyPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
+  const char* algorithmName() const override { return algorithm_.name.data(); }
   std::int64_t roomForRows() const override;
   bool isCounted() const override { return dispatched_; }
   std::int64_t tokens() const override { return rows_.tokens; }

@@ -215,7 +215,7 @@ void LatencyPass::waitForCalls(Communicator& communicator) const {
 
 void LatencyPass::begin(Communicator& communicator, const Routing& routing, void*) {
   waitForCalls(communicator);
-  home_.fill(routing.experts, routing.weights, static_cast<std::int32_t>(routing.tokens));
+  home_.fill(routing.experts, routing.floats(), static_cast<std::int32_t>(routing.tokens));
   home_.cut(1);
   loads_.add(routing.tokens * shape_.choices, routing.experts);
   dispatched_ = false;

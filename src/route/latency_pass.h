@@ -24,7 +24,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
  public:
   LatencyPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  const routes::RouteAlgorithm& algorithm() const override { return algorithm_; }
+  const char* algorithmName() const override { return algorithm_.name.data(); }
   // The most that a dispatch can bring.
   std::int64_t roomForRows() const override;
   bool isCounted() const override { return dispatched_; }

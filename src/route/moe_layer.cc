@@ -35,7 +35,7 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
                     (shape.dropless || shape.groups > groups.shape.nMp) &&
                     cutsChunks(requested, shape.dropless, shape.routed);
   const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
-                        routes(requested, shape) && severalNodes(groups);
+                        routesUnder(requested, shape) && severalNodes(groups);
   if (requested != moecclScheduleAuto && !cuts && !mayRoute) return shape;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = groups.grid;
@@ -135,8 +135,7 @@ Running& MoeLayer::beginStep() {
 void MoeLayer::dropUnused() {
   const std::size_t current = learning_->learner().current();
   for (std::size_t i = 0; i < running_.size(); ++i)
-    if (running_[i] != nullptr && i != now_ && i != current && i != last_ && i != prepared_ &&
-        !running_[i]->hasOpenPass())
+    if (running_[i] != nullptr && i != now_ && i != current && i != last_ && i != prepared_)
       running_[i].reset();
 }
 
@@ -248,92 +247,6 @@ void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, v
   record(last_, Pass::backward, running.pass);
 }
 
-template <typename Start>
-void MoeLayer::half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
-                    Start start) {
-  if (pass.stage != from)
-    throw Error(moecclInvalidUsage, std::string("the pass ") + OwnPass::nextOf(pass.stage));
-  pass.stage = OwnPass::Stage::failed;
-  guard(pass.run, begin(stream), [&](moecclStream_t on) {
-    // The caller's experts came since the last call, whichever pass that was of.
-    pass.run.skipTo(returned_);
-    start(on);
-    pass.run.advance();
-  });
-  pass.stage = to;
-  if (learning_ != nullptr) returned_ = schedules::Clock::now();
-}
-
-// Passes around own experts are whole. So is the layer from the first one on, where its chunks are
-// the library's choice; a forward pass before it keeps its own.
-void MoeLayer::expectOwnPasses() {
-  if (const char* const why = whyNoOwnPasses(shape())) throw Error(moecclInvalidUsage, why);
-  if (shape().chunks > 1 && config_.chunks > 1)
-    throw Error(moecclInvalidUsage,
-                stringf("config.chunks is %lld; it must be 0 or 1 for passes around own experts",
-                        static_cast<long long>(config_.chunks)));
-  if (learning_ != nullptr) return learnOfOwnPasses();
-  if (shape().chunks == 1) return;
-  const LayerShape whole = inChunks(shape(), 1);
-  running_.push_back(std::make_shared<Running>(groups_, whole, make_(whole), false));
-  running_.back()->setRoute(route_.get());
-  now_ = running_.size() - 1;
-}
-
-// What has no passes around own experts is not changed to any more.
-void MoeLayer::learnOfOwnPasses() {
-  if (hasOwnPasses_) return;
-  const std::size_t whole = learning_->withoutChunks(learning_->learner().current());
-  if (!prepare(whole))
-    throw Error(moecclSystemError, "there is no memory for the schedule without chunks");
-  for (std::size_t i = 0; i < running_.size(); ++i)
-    if (learning_->shape(i).chunks > 1 || whyNoOwnPasses(learning_->shape(i)) != nullptr)
-      learning_->learner().forbid(i);
-  learning_->settle(whole);
-  now_ = whole;
-  hasOwnPasses_ = true;
-}
-
-OwnPass& MoeLayer::beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream) {
-  expectOwnPasses();
-  if (!compute_->onStreams()) requireExperts(shape(), routing);
-  OwnPass& pass = beginStep().freePass();
-  pass.alternative = now_;
-  try {
-    half(pass, OwnPass::Stage::free, OwnPass::Stage::begun, stream, [&](moecclStream_t on) {
-      pass.work.setRouting(routing);
-      pass.run.start(Pass::forward, input, nullptr, on);
-    });
-  } catch (...) {
-    close(pass);
-    throw;
-  }
-  return pass;
-}
-
-void MoeLayer::end(OwnPass& pass, void* output, moecclStream_t stream) {
-  half(pass, OwnPass::Stage::begun, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
-    pass.run.setStream(on);
-    pass.run.setOutput(output);
-  });
-  record(pass.alternative, Pass::forward, pass.run);
-}
-
-void MoeLayer::endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream) {
-  half(pass, OwnPass::Stage::ended, OwnPass::Stage::endedBackward, stream,
-       [&](moecclStream_t on) { pass.run.start(Pass::backward, outputGradient, nullptr, on); });
-}
-
-void MoeLayer::beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
-                             moecclStream_t stream) {
-  half(pass, OwnPass::Stage::endedBackward, OwnPass::Stage::ended, stream, [&](moecclStream_t on) {
-    pass.run.setStream(on);
-    pass.run.setOutput(inputGradient);
-    pass.work.setWeightGradients(weightGradients);
-  });
-  record(pass.alternative, Pass::backward, pass.run);
-}
-
 const BatchStats& MoeLayer::stats() {
   stats_.read();
   return stats_;
@@ -400,17 +313,15 @@ std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
     return [this, restored = std::move(restored)] {
       learning_->learner() = restored;
       now_ = restored.current();
-      hasOwnPasses_ = hasStats_ = false;
+      hasStats_ = false;
     };
   }
   const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
   auto made = std::make_shared<Running>(groups_, saved, make_(saved), false);
   made->setRoute(route_.get());
   return [this, made] {
-    // Passes that are open go on as they began.
-    std::erase_if(running_, [](const std::shared_ptr<Running>& it) { return !it->hasOpenPass(); });
-    running_.push_back(made);
-    now_ = last_ = running_.size() - 1;
+    running_ = {made};
+    now_ = last_ = 0;
     hasStats_ = false;
   };
 }

@@ -51,14 +51,6 @@ class MoeLayer {
   void setFirstBatch(std::int64_t first) { firstBatch_ = first; }
   void updateBias(double* bias, double speed);
 
-  // As moecclMoeBegin and what follows it. The pass is the layer's, and the caller's until close.
-  OwnPass& beginOwn(const void* input, const OwnRouting& routing, moecclStream_t stream);
-  void end(OwnPass& pass, void* output, moecclStream_t stream);
-  void endBackward(OwnPass& pass, const void* outputGradient, moecclStream_t stream);
-  void beginBackward(OwnPass& pass, void* inputGradient, void* weightGradients,
-                     moecclStream_t stream);
-  void close(OwnPass& pass) { pass.stage = OwnPass::Stage::free; }
-
   // Whether there has been a forward, and the last one did not fail.
   bool hasStats() const { return hasStats_; }
   // Of that; waits for it.
@@ -83,18 +75,12 @@ class MoeLayer {
   // has come.
   template <typename Start>
   void guard(schedules::PassRun& pass, moecclStream_t stream, Start start);
-  // One half of a pass around the caller's experts.
-  template <typename Start>
-  void half(OwnPass& pass, OwnPass::Stage from, OwnPass::Stage to, moecclStream_t stream,
-            Start start);
 
   // Whether the layer could make what it takes to run under an alternative.
   bool prepare(std::size_t alternative);
   // A forward pass begins: with learning the layer may change here.
   Running& beginStep();
   void dropUnused();
-  void expectOwnPasses();
-  void learnOfOwnPasses();
   // Of a choice that was saved.
   LayerShape shapeNamed(const std::string& name) const;
   void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
@@ -111,8 +97,6 @@ class MoeLayer {
   std::unique_ptr<Learning> learning_;
   std::vector<std::shared_ptr<Running>> running_;  // by alternative; one without learning
   std::size_t now_ = 0, last_ = 0, prepared_ = 0;  // the second: of the last forward
-  bool hasOwnPasses_ = false;
-  schedules::Clock::time_point returned_{};  // from the last half of a pass
   LayerWeights weights_;
   LayerGradients gradients_;
   bool hasStats_ = false;

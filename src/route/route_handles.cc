@@ -6,10 +6,12 @@
 #include "src/base/live_handles.h"
 
 moecclRoute::moecclRoute(moecclComm_t of, moeccl::Communicator& communicator,
-                         moeccl::RouteShape shapeOfAll, const moeccl::RoutePrices& pricesOfAll)
+                         moeccl::RouteShape shapeOfAll, const moeccl::RoutePrices& pricesOfAll,
+                         std::unique_ptr<moeccl::RouteSchedules> schedulesOfAll)
     : comm(of),
       shape(std::move(shapeOfAll)),
       prices(pricesOfAll),
+      schedules(std::move(schedulesOfAll)),
       rank(communicator.rank()),
       ranks_(communicator.ranks()) {
   ended_.push_back(make(communicator));
@@ -17,7 +19,7 @@ moecclRoute::moecclRoute(moecclComm_t of, moeccl::Communicator& communicator,
   // So that no Begin allocates.
   const auto most = static_cast<std::size_t>(shape.maxTokens * shape.choices);
   experts.reserve(most);
-  weights.reserve(most);
+  weights.reserve(most * shape.weightBytes());
 }
 
 moecclRoute::~moecclRoute() {
@@ -26,7 +28,7 @@ moecclRoute::~moecclRoute() {
 
 moecclRoutePass* moecclRoute::make(moeccl::Communicator& communicator) {
   auto made = std::make_unique<moecclRoutePass>();
-  made->pass = moeccl::RoutePass::make(communicator, shape, prices);
+  made->pass = moeccl::RoutePass::make(communicator, shape, prices, schedules.get());
   made->counts.resize(static_cast<std::size_t>(shape.localExperts(rank)) *
                       static_cast<std::size_t>(ranks_));
   const std::lock_guard lock(mutex_);

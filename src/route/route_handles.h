@@ -3,12 +3,14 @@
 // not.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "src/route/route_pass.h"
+#include "src/route/route_schedules.h"
 
 struct moecclRoutePass {
   std::shared_ptr<moecclRoute> route;  // while it is open
@@ -18,8 +20,10 @@ struct moecclRoutePass {
 
 struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
   // With a pass that has ended, so that the first to begin needs no memory. `of`: the grid's.
+  // schedulesOfAll: of a route that has such.
   moecclRoute(moecclComm_t of, moeccl::Communicator& communicator, moeccl::RouteShape shapeOfAll,
-              const moeccl::RoutePrices& pricesOfAll);
+              const moeccl::RoutePrices& pricesOfAll,
+              std::unique_ptr<moeccl::RouteSchedules> schedulesOfAll);
   ~moecclRoute();
   moecclRoute(const moecclRoute&) = delete;
   moecclRoute& operator=(const moecclRoute&) = delete;
@@ -38,10 +42,12 @@ struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
   const moecclComm_t comm;
   const moeccl::RouteShape shape;
   const moeccl::RoutePrices prices;
+  const std::unique_ptr<moeccl::RouteSchedules> schedules;
   const int rank;
-  // What Begin was given, on the host.
+  // What Begin was given, on the host; the second as RouteShape::weightBytes.
   std::vector<std::int32_t> experts;
-  std::vector<float> weights;
+  std::vector<std::byte> weights;
+  const char* lastAlgorithm = nullptr;  // of the last Begin
 
  private:
   moecclRoutePass* make(moeccl::Communicator& communicator);

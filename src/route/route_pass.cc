@@ -2,18 +2,21 @@
 
 #include "src/route/gpu_latency_pass.h"
 #include "src/route/latency_pass.h"
+#include "src/route/schedule_pass.h"
 #include "src/route/throughput_pass.h"
 
 namespace moeccl {
 
 std::shared_ptr<RoutePass> RoutePass::make(Communicator& communicator, const RouteShape& shape,
-                                           const RoutePrices& prices) {
+                                           const RoutePrices& prices, RouteSchedules* schedules) {
+  if (schedules != nullptr)
+    return std::make_shared<SchedulePass>(communicator, shape, prices, *schedules);
   if (!shape.latency) return std::make_shared<ThroughputPass>(communicator, shape, prices);
   if (communicator.device()) return std::make_shared<GpuLatencyPass>(communicator, shape, prices);
   return std::make_shared<LatencyPass>(communicator, shape, prices);
 }
 
-void RoutePass::combineBackward(Communicator&, const void*, const void*, void*, float*, void*) {
+void RoutePass::combineBackward(Communicator&, const void*, const void*, void*, void*, void*) {
   throw Error(moecclInternalError, "a gradient of a route in latency mode");
 }
 

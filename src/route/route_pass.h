@@ -1,6 +1,7 @@
 // One pass of a route: a routing, and the calls that move its rows. When it has ended its memory
-// serves another one. There are three: in throughput mode (throughput_pass.h), and in latency mode
-// on hosts (latency_pass.h) and on GPUs (gpu_latency_pass.h).
+// serves another one. There are four: in throughput mode (throughput_pass.h), under a schedule
+// (schedule_pass.h), and in latency mode on hosts (latency_pass.h) and on GPUs
+// (gpu_latency_pass.h).
 #pragma once
 
 #include <cstddef>
@@ -16,20 +17,25 @@
 
 namespace moeccl {
 
+class RouteSchedules;
+
 struct Routing {
   std::int64_t tokens;
   const std::int32_t* experts;  // [tokens][choices]; -1: none
-  const float* weights;         // of these, or nullptr
+  const void* weights;          // of these, float64 where the route is, or nullptr
   // In throughput mode: how ranks tell each other, and what is wrong with this rank's part.
   AlgorithmChoice counts = {};
   std::optional<Error> wrong = {};
+
+  const float* floats() const { return static_cast<const float*>(weights); }
 };
 
 // The communicator that functions are given is always the same. They throw Error.
 class RoutePass {
  public:
+  // schedules: of a route that has such.
   static std::shared_ptr<RoutePass> make(Communicator& communicator, const RouteShape& shape,
-                                         const RoutePrices& prices);
+                                         const RoutePrices& prices, RouteSchedules* schedules);
   virtual ~RoutePass() = default;
   RoutePass(const RoutePass&) = delete;
   RoutePass& operator=(const RoutePass&) = delete;
@@ -50,12 +56,15 @@ class RoutePass {
   virtual const std::vector<std::int64_t>& expertBegins(Communicator& communicator) = 0;
   // The first of these in the memory of a GPU, where a dispatch sets it; else nullptr.
   virtual const std::int64_t* deviceBegins() const { return nullptr; }
+  // Choices of this rank's tokens that got no place.
+  virtual std::int64_t dropped() const { return 0; }
   // Sets counts [localExperts][ranks] of the same rows.
   virtual void rankCounts(Communicator& communicator, std::int64_t* counts) const = 0;
   // By row; nullptr where weights do not travel, or are not the host's.
   virtual const float* rowWeights() const { return nullptr; }
   virtual std::int64_t tokens() const = 0;
-  virtual const routes::RouteAlgorithm& algorithm() const = 0;
+  // What brings the rows; a literal's.
+  virtual const char* algorithmName() const = 0;
 
   virtual void dispatch(Communicator& communicator, const void* tokens, void* rows,
                         void* stream) = 0;
@@ -64,7 +73,7 @@ class RoutePass {
                        void* stream) = 0;
   // In throughput mode; the second where weights travel with rows.
   virtual void combineBackward(Communicator& communicator, const void* outputGradients,
-                               const void* rows, void* rowGradients, float* weightGradients,
+                               const void* rows, void* rowGradients, void* weightGradients,
                                void* stream);
   virtual void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                              float* weightGradients, void* stream);

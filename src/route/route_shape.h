@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "algorithms/routes/route.h"
+#include "moeccl/moe.h"
 #include "moeccl/route.h"
 
 namespace moeccl {
@@ -21,6 +22,13 @@ struct RouteShape {
   bool latency;
   std::vector<std::int64_t> buckets;  // ascending; latency mode on GPUs
 
+  // Of routes with a schedule, as in the config.
+  bool scheduled = false;
+  moecclSchedule_t schedule = moecclScheduleAuto;  // auto: by price
+  double capacityFactor = 0;
+  std::int64_t capacityGroups = 0, minCapacity = 0, expertElements = 0;
+  bool sharedTokens = false, training = false, learn = false;
+
   bool hasWeights() const { return weights != moecclRouteWeightsNone; }
   bool weighs() const { return weights == moecclRouteWeightsCombine; }
   // The rank's own experts.
@@ -30,6 +38,7 @@ struct RouteShape {
   }
   std::size_t rowBytes() const;  // of a dispatch
   std::size_t combineRowBytes() const;
+  std::size_t weightBytes() const { return datatype == moecclFloat64 ? 8 : 4; }
 };
 
 }  // namespace moeccl

@@ -25,7 +25,7 @@ std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Si
 
 schedules::Schedule scheduleOf(const LayerShape& shape, Pass pass, const Compute& compute) {
   const schedules::Schedule& known = valueOf(shape, pass);
-  return compute.onStreams() ? atOnce(known) : known;
+  return compute.onStreams() ? schedules::atOnce(known) : known;
 }
 
 }  // namespace
@@ -34,36 +34,16 @@ Running::Running(const Groups& groups, const LayerShape& layerShape,
                  std::shared_ptr<Compute> compute, bool timed)
     : shape(layerShape),
       compute_(std::move(compute)),
-      groups_(groups),
       forward_(scheduleOf(shape, Pass::forward, *compute_)),
       backward_(shape.training ? std::optional(scheduleOf(shape, Pass::backward, *compute_))
                                : std::nullopt),
       sizes_(sizesOf(shape, forward_)),
-      executor_(forward_, backward(), sizes_, groups, *compute_),
-      timed_(timed),
+      executor_(forward_, backward(), sizes_, groups, *compute_, shared_),
       work(groups, *compute_, forward_, shape.training),
-      pass(executor_, work) {
-  if (timed_) pass.takeTimes();
+      pass(executor_, work, own_) {
+  if (timed) pass.takeTimes();
   compute_->reserveRows(rowsAtOnce(forward_, sizes_));
   compute_->await(nullptr);  // what has been cleared
-}
-
-OwnPass& Running::freePass() {
-  if (!own_) {
-    own_.emplace(forward_, backward(), sizes_, groups_, *compute_);
-    own_->executor.setRoute(executor_.route());
-  }
-  const auto free = std::ranges::find(passes_, OwnPass::Stage::free, &OwnPass::stageOf);
-  if (free != passes_.end()) return **free;
-  passes_.push_back(std::make_unique<OwnPass>(*own_, *compute_));
-  if (timed_) passes_.back()->run.takeTimes();
-  return *passes_.back();
-}
-
-bool Running::hasOpenPass() const {
-  return std::ranges::any_of(passes_, [](const std::unique_ptr<OwnPass>& pass) {
-    return pass->stage != OwnPass::Stage::free;
-  });
 }
 
 }  // namespace moeccl

@@ -3,11 +3,9 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "src/route/executor.h"
 #include "src/route/layer_work.h"
-#include "src/route/own_pass.h"
 
 namespace moeccl {
 
@@ -20,10 +18,6 @@ class Running {
   Running(const Running&) = delete;
   Running& operator=(const Running&) = delete;
 
-  // One that nobody has open, which belongs to this.
-  OwnPass& freePass();
-  bool hasOpenPass() const;
-
   Compute& compute() { return *compute_; }
   // What passes copy, where they route tokens.
   void setRoute(moecclRoute_t route) { executor_.setRoute(route); }
@@ -34,15 +28,13 @@ class Running {
   const schedules::Schedule* backward() const { return backward_ ? &*backward_ : nullptr; }
 
   const std::shared_ptr<Compute> compute_;
-  const Groups& groups_;
   // GPUs are given all experts at once.
   const schedules::Schedule forward_;
   const std::optional<schedules::Schedule> backward_;  // of a layer for training
   const schedules::Sizes sizes_;
+  schedules::PassMemory shared_;
   schedules::Executor executor_;
-  std::optional<OwnSchedules> own_;  // once a pass needs them
-  std::vector<std::unique_ptr<OwnPass>> passes_;
-  const bool timed_;
+  schedules::PassMemory own_;
 
  public:
   LayerWork work;

@@ -8,6 +8,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/comm/agreement.h"
+#include "src/route/tells.h"
 
 namespace moeccl {
 namespace {
@@ -39,22 +40,6 @@ std::shared_ptr<const PlanName> beginNameOf(const RouteShape& shape) {
       std::string(typeName(shape.tokenDatatype)) + " to " + std::string(typeName(shape.datatype)) +
       kWeights[shape.weights] +
       (shape.algorithm == nullptr ? "auto" : std::string(shape.algorithm->name)));
-}
-
-// An all-to-all of host memory where buffers are elsewhere.
-void exchangeEqual(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
-                   const void* send, void* recv, std::size_t bytes) {
-  const auto* const from = static_cast<const std::byte*>(send);
-  auto* const to = static_cast<std::byte*>(recv);
-  std::vector<RankBytes> sends, receives;
-  for (int rank = 0; rank < communicator.ranks(); ++rank) {
-    const std::byte* const part = from + static_cast<std::size_t>(rank) * bytes;
-    sends.push_back({rank, {part, part + bytes}});
-    receives.push_back(sends.back());
-  }
-  communicator.exchange(name, sends, receives);
-  for (std::size_t rank = 0; rank < receives.size(); ++rank)
-    std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
 }
 
 }  // namespace
@@ -117,14 +102,8 @@ const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const R
         block[kCounts + i] = static_cast<std::int32_t>(home.of(node).choices.size());
     }
   }
-  const std::size_t bytes = numbers * sizeof(std::int32_t);
-  if (communicator.device()) {
-    exchangeEqual(communicator, beginName_, tells.data(), told.data(), bytes);
-  } else {
-    Call call{routing.counts, tells.data(), told.data(), bytes};
-    call.inside = beginName_;
-    communicator.launch(std::move(call), nullptr);
-  }
+  tellEachOther(communicator, routing.counts, beginName_, tells.data(), told.data(),
+                numbers * sizeof(std::int32_t));
 
   std::vector<RouteCounts> all(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -229,7 +208,7 @@ std::vector<RowList> ThroughputPass::hearRelays(
 void ThroughputPass::begin(Communicator& communicator, const Routing& routing, void*) {
   const std::int64_t tokens = routing.wrong ? 0 : routing.tokens;
   const std::int32_t* const chosen = routing.experts;
-  Home home(topology_, shape_.experts, chosen, routing.weights, static_cast<std::int32_t>(tokens),
+  Home home(topology_, shape_.experts, chosen, routing.floats(), static_cast<std::int32_t>(tokens),
             shape_.choices);
   std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
   int chunks = 1;
@@ -331,7 +310,7 @@ void ThroughputPass::combine(Communicator& communicator, const void* rows, void*
   communicator.launch(std::move(call), stream);
 }
 
-Call ThroughputPass::returning(const float* ofRows, float* ofChoices) {
+Call ThroughputPass::returning(const float* ofRows, void* ofChoices) {
   if (!plans_->back)
     plans_->back = ownPlan(nameOf("route: gradients of weights", algorithm()),
                            returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
@@ -349,7 +328,7 @@ void ThroughputPass::returnWeights(Communicator& communicator, const float* rowW
 }
 
 void ThroughputPass::combineBackward(Communicator& communicator, const void* outputGradients,
-                                     const void* rows, void* rowGradients, float* weightGradients,
+                                     const void* rows, void* rowGradients, void* weightGradients,
                                      void* stream) {
   static const auto backward = std::make_shared<PlanName>("moecclPassCombineBackward");
   moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), backward, stream);

@@ -25,13 +25,13 @@ class ThroughputPass final : public RoutePass {
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
   const float* rowWeights() const override;
   std::int64_t tokens() const override;
-  const routes::RouteAlgorithm& algorithm() const override;
+  const char* algorithmName() const override { return algorithm().name.data(); }
 
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
   void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
-                       void* rowGradients, float* weightGradients, void* stream) override;
+                       void* rowGradients, void* weightGradients, void* stream) override;
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
 
@@ -42,6 +42,7 @@ class ThroughputPass final : public RoutePass {
   struct State;  // of a routing
   struct Plans;
 
+  const routes::RouteAlgorithm& algorithm() const;
   const RouteCandidate& choose(Communicator& communicator, const Routing& routing,
                                const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                                int* chunks);
@@ -61,7 +62,7 @@ class ThroughputPass final : public RoutePass {
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const std::shared_ptr<const PlanName>& inside, void* stream);
   // Of numbers of rows to those of choices.
-  Call returning(const float* ofRows, float* ofChoices);
+  Call returning(const float* ofRows, void* ofChoices);
 
   const Topology topology_;
   const std::shared_ptr<const PlanName> beginName_;

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/api/route_world.h"
+#include "tests/api/schedule_pass.h"
 #include "tests/exec/gpu_ranks.h"
 
 namespace moeccl::test {
@@ -34,11 +34,10 @@ class GpuMemory final : public Memory {
 
 // Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
 // fault with, or were left with, fails the test. Returns what the devices were asked for.
-std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction& function) {
+std::vector<std::string> onGpus(Job job, unsigned seed, const RankFunction& function) {
   GpuWorld world({.seed = seed, .oneQueue = seed % 5 == 0, .threads = true, .ownMemory = true});
   {
     const GpusOfRanks gpus(world);
-    Job job = jobOf(c);
     job.memory = moecclMemoryCuda;
     runJob(job, function);
   }
@@ -47,6 +46,10 @@ std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction
   EXPECT_EQ(world.stuck(), "");
   EXPECT_EQ(world.leftovers(), "");
   return world.calls();
+}
+
+std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction& function) {
+  return onGpus(jobOf(c), seed, function);
 }
 
 class RoutesOnGpus : public testing::TestWithParam<Case> {};
@@ -407,6 +410,72 @@ TEST(RoutesOfGpus, CompareBuckets) {
       checkError(moecclRouteCreate(grid.it, &config, &refused), moecclInvalidUsage, comm,
                  {"different configs", it.what});
     }
+  });
+}
+
+// Of a route with a schedule.
+void onScheduled(const Scheduled& c, unsigned seed,
+                 const std::function<void(moecclComm_t, moecclGrid_t, int, moecclStream_t)>& body) {
+  SCOPED_TRACE(textOf(c));
+  onGpus(Job{.ranks = c.ranks(), .nodes = {}, .algorithms = {}}, seed,
+         [&](moecclComm_t comm, int rank) {
+           moecclGrid_t grid = makeGrid(comm, c.grid);
+           const moecclStream_t stream = myGpu().newStream(false);
+           body(comm, grid, rank, stream);
+           myGpu().deleteStream(stream);
+           check(moecclGridDestroy(grid), comm);
+         });
+}
+
+void expectExact(std::span<const moecclDataType_t> datatypes) {
+  unsigned seed = 0;
+  for (const Scheduled& c : scheduledCases(datatypes)) {
+    onScheduled(c, ++seed,
+                [&](moecclComm_t comm, moecclGrid_t grid, int rank, moecclStream_t stream) {
+                  GpuMemory memory;
+                  exercise(c, comm, grid, rank, memory, stream);
+                });
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+constexpr moecclDataType_t kNarrow[] = {moecclFloat16}, kOthers[] = {moecclFloat32, moecclBfloat16};
+
+TEST(ScheduledRoutesOnGpus, AreExact) { expectExact(kNarrow); }
+TEST(WideScheduledRoutesOnGpus, AreExact) { expectExact(kOthers); }
+
+TEST(ScheduledRoutesOnGpus, TakeAnotherNumberOfTokensInEachPass) {
+  unsigned seed = 0;
+  for (const moecclGridShape_t& grid : {moecclGridShape_t{2, 2, 2, moecclOrderEspEp},
+                                        {1, 4, 1, moecclOrderEspEp},
+                                        {4, 2, 2, moecclOrderEpEsp}})
+    for (const double capacityFactor : {0.0, 0.75}) {
+      Scheduled c{.grid = grid, .capacityFactor = capacityFactor};
+      for (const char* schedule : schedulesOf(c)) {
+        c.schedule = schedule;
+        onScheduled(c, ++seed,
+                    [&](moecclComm_t comm, moecclGrid_t on, int rank, moecclStream_t stream) {
+                      GpuMemory memory;
+                      exerciseDrawn(c, comm, on, rank, 10, memory, stream);
+                    });
+      }
+    }
+}
+
+TEST(ScheduledRoutesOnGpus, SayWhatTheyDoNotOffer) {
+  const Scheduled c{.grid = {2, 2, 1, moecclOrderEspEp}, .capacityFactor = 1};
+  onScheduled(c, 1, [&](moecclComm_t comm, moecclGrid_t grid, int, moecclStream_t) {
+    const auto refuses = [&](const Scheduled& wrong, const std::vector<std::string>& parts) {
+      const moecclRouteConfig_t config = configOf(wrong);
+      moecclRoute_t none = nullptr;
+      checkError(moecclRouteCreate(grid, &config, &none), moecclInvalidArgument, comm, parts);
+    };
+    Scheduled wrong = c;
+    wrong.datatype = moecclFloat64;
+    refuses(wrong, {"config.datatype is 8", "moecclFloat32", "Bfloat16"});
+    wrong = c;
+    wrong.learn = true;
+    refuses(wrong, {"config.learn must be 0 on GPUs"});
   });
 }
 

@@ -27,19 +27,6 @@ constexpr Backend kProcesses = {"processes", true, false};
 constexpr Backend kBackends[] = {
     kLoopback, {"ucxThreads", false, true}, {"ucxProcesses", true, true}};
 
-class HostMemory final : public Memory {
- public:
-  void* allocate(size_t bytes) override { return ::operator new(bytes); }
-  void free(void* memory) noexcept override { ::operator delete(memory); }
-  void put(void* to, const void* from, size_t bytes, moecclStream_t) override {
-    std::memcpy(to, from, bytes);
-  }
-  void get(void* to, const void* from, size_t bytes, moecclStream_t stream) override {
-    check(moecclStreamSynchronize(stream));
-    if (bytes > 0) std::memcpy(to, from, bytes);
-  }
-};
-
 void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int rank) {
   HostMemory memory;
   moecclStream_t stream = nullptr;

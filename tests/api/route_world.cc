@@ -278,6 +278,14 @@ Job jobOf(const Case& c) {
           .ucx = c.backend->ucx};
 }
 
+void HostMemory::put(void* to, const void* from, size_t bytes, moecclStream_t) {
+  std::memcpy(to, from, bytes);
+}
+void HostMemory::get(void* to, const void* from, size_t bytes, moecclStream_t stream) {
+  check(moecclStreamSynchronize(stream));
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
 Buffer::Buffer(Memory& memory, moecclStream_t stream, Bytes content)
     : memory_(memory), stream_(stream), content_(std::move(content)) {
   if (content_.empty()) return;

@@ -166,6 +166,14 @@ class Memory {
   virtual void get(void* to, const void* from, size_t bytes, moecclStream_t stream) = 0;
 };
 
+class HostMemory final : public Memory {
+ public:
+  void* allocate(size_t bytes) override { return ::operator new(bytes); }
+  void free(void* memory) noexcept override { ::operator delete(memory); }
+  void put(void* to, const void* from, size_t bytes, moecclStream_t stream) override;
+  void get(void* to, const void* from, size_t bytes, moecclStream_t stream) override;
+};
+
 // A buffer, and what it is filled with.
 class Buffer {
  public:

@@ -105,6 +105,15 @@ TEST(Wrapper, OwnsRoutesAndPasses) {
     }
     const std::vector<std::int32_t> wrong(2, 3);
     EXPECT_THROW(route.begin(2, wrong.data(), weights.data()), moeccl::Error);
+    config.capacityFactor = 3;
+    config.schedule = "S1";
+    const moeccl::Route scheduled(grid, config);
+    EXPECT_THROW(scheduled.save(), moeccl::Error) << "no pass has begun";
+    EXPECT_EQ(scheduled.begin(2, experts.data(), weights.data()).rows().dropped, 0);
+    EXPECT_NE(scheduled.explain().find("S1"), std::string::npos) << scheduled.explain();
+    const std::string saved = scheduled.save();
+    scheduled.restore(saved);
+    EXPECT_EQ(scheduled.save(), saved);
     comm.barrier();
   });
 }

@@ -109,42 +109,6 @@ static int checkLayer(moecclGrid_t grid, moecclProfile_t profile) {
   return 0;
 }
 
-static int checkPass(moecclGrid_t grid) {
-  const float input[kTokens * kEmbedding] = {1, 2, 3, 4, 5, 6, 7, 8};
-  const int32_t experts[kTokens] = {1, 0, 1, -1};
-  const float ones[kTokens] = {1, 1, 1, 1};
-  float output[kTokens * kEmbedding] = {0}, gradient[kTokens * kEmbedding] = {0};
-  float weightGradients[kTokens] = {0};
-  moecclMoeConfig_t config = layerConfig();
-  moecclMoeRouting_t routing = MOECCL_MOE_ROUTING_INITIALIZER;
-  moecclMoeLayer_t layer = NULL;
-  moecclMoePass_t pass = NULL;
-  int64_t row, i;
-  GUARDED(moecclMoeRows_t, rows, MOECCL_MOE_ROWS_INITIALIZER);
-  GUARDED(moecclMoeRows_t, backward, MOECCL_MOE_ROWS_INITIALIZER);
-  config.chunks = 1;
-  CHECK(moecclMoeLayerCreate(grid, &config, &layer) == moecclSuccess);
-  routing.experts = experts;
-  routing.weights = ones;
-  CHECK_UNKNOWN(routing, moecclMoeBegin(layer, input, &routing, NULL, &pass, &rows.it));
-  CHECK(moecclMoeBegin(layer, input, &routing, NULL, &pass, &rows.it) == moecclSuccess);
-  CHECK_GUARD(rows);
-  CHECK(rows.it.begins[0] == 0 && rows.it.begins[kExperts] > 0 && rows.it.rows != NULL);
-  for (row = 0; row < rows.it.begins[kExperts] * kEmbedding; ++row)
-    ((float*)rows.it.results)[row] = 2 * ((const float*)rows.it.rows)[row];
-  CHECK(moecclMoeEnd(pass, output, NULL) == moecclSuccess);
-  for (i = 0; i < kTokens * kEmbedding; ++i)
-    CHECK(output[i] == (i < 3 * kEmbedding ? 2 * input[i] : 0));
-  CHECK(moecclMoeEndBackward(pass, output, NULL, &backward.it) == moecclSuccess);
-  CHECK_GUARD(backward);
-  CHECK(backward.it.begins[kExperts] == rows.it.begins[kExperts]);
-  CHECK(moecclMoeBeginBackward(pass, gradient, weightGradients, NULL) == moecclSuccess);
-  CHECK(weightGradients[0] > 0 && weightGradients[3] == 0 && gradient[0] != 0);
-  CHECK(moecclMoePassDestroy(pass) == moecclSuccess);
-  CHECK(moecclMoeLayerDestroy(layer) == moecclSuccess);
-  return 0;
-}
-
 static int checkRoute(moecclGrid_t grid) {
   const float input[kTokens * kEmbedding] = {1, 2, 3, 4, 5, 6, 7, 8};
   const int32_t experts[kTokens] = {1, 0, 1, 0};
@@ -180,6 +144,56 @@ static int checkRoute(moecclGrid_t grid) {
   CHECK(moecclPassCombine(pass, rows, output, NULL) == moecclSuccess);
   CHECK(moecclPassEnd(pass) == moecclSuccess);
   for (i = 0; i < kTokens * kEmbedding; ++i) CHECK(output[i] == input[i]);
+  CHECK(moecclRouteDestroy(route) == moecclSuccess);
+  return 0;
+}
+
+static int checkSchedule(moecclGrid_t grid) {
+  const float input[kTokens * kEmbedding] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const int32_t experts[kTokens] = {1, 0, 1, -1};
+  const float ones[kTokens] = {1, 1, 1, 1};
+  float rows[kExperts * kTokens * kEmbedding] = {0}, gradients[kExperts * kTokens * kEmbedding];
+  float output[kTokens * kEmbedding] = {0}, gradient[kTokens * kEmbedding] = {0};
+  float weightGradients[kTokens] = {0};
+  char text[4096];
+  size_t bytes = sizeof text;
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  moecclRoute_t route = NULL;
+  moecclRoutePass_t pass = NULL;
+  int i;
+  GUARDED(moecclRows_t, come, MOECCL_ROWS_INITIALIZER);
+  config.experts = kExperts;
+  config.topK = 1;
+  config.hidden = kEmbedding;
+  config.datatype = moecclFloat32;
+  config.capacityFactor = kExperts;
+  config.schedule = "S1";
+  CHECK(moecclRouteCreate(grid, &config, &route) == moecclSuccess);
+  routing.tokens = kTokens;
+  routing.experts = experts;
+  routing.weights = ones;
+  CHECK(moecclRouteBegin(route, &routing, NULL, &pass) == moecclSuccess);
+  CHECK(moecclPassGetRows(pass, &come.it) == moecclSuccess);
+  CHECK_GUARD(come);
+  CHECK(come.it.rows == kExperts * kTokens && come.it.begins[1] == kTokens);
+  CHECK(come.it.counts[0] == kTokens && come.it.counts[1] == kTokens && come.it.dropped == 0);
+  CHECK(strcmp(come.it.algorithm, "S1") == 0);
+  CHECK(moecclPassDispatch(pass, input, rows, NULL) == moecclSuccess);
+  for (i = 0; i < kExperts * kTokens * kEmbedding; ++i) rows[i] *= 2;
+  CHECK(moecclPassCombine(pass, rows, output, NULL) == moecclSuccess);
+  for (i = 0; i < kTokens * kEmbedding; ++i)
+    CHECK(output[i] == (i < 3 * kEmbedding ? 2 * input[i] : 0));
+  CHECK(moecclPassCombineBackward(pass, output, rows, gradients, weightGradients, NULL) ==
+        moecclSuccess);
+  CHECK(weightGradients[0] == 20 && weightGradients[3] == 0);
+  CHECK(moecclPassDispatchBackward(pass, gradients, NULL, gradient, NULL, NULL) == moecclSuccess);
+  for (i = 0; i < kTokens * kEmbedding; ++i) CHECK(gradient[i] == output[i]);
+  CHECK(moecclPassEnd(pass) == moecclSuccess);
+  CHECK(moecclRouteExplain(route, text, &bytes) == moecclSuccess && strstr(text, "S1") != NULL);
+  bytes = sizeof text;
+  CHECK(moecclRouteSave(route, text, &bytes) == moecclSuccess && bytes <= sizeof text);
+  CHECK(moecclRouteRestore(route, text) == moecclSuccess);
   CHECK(moecclRouteDestroy(route) == moecclSuccess);
   return 0;
 }
@@ -275,8 +289,8 @@ int main(void) {
   CHECK(moecclGridCreate(comm, alone, &grid) == moecclSuccess);
   CHECK(moecclProfileCreate(comm, &profile) == moecclSuccess);
   if (checkLayer(grid, profile) != 0) return 1;
-  if (checkPass(grid) != 0) return 1;
   if (checkRoute(grid) != 0) return 1;
+  if (checkSchedule(grid) != 0) return 1;
   if (checkSamples(comm, profile) != 0) return 1;
   if (checkQuestions() != 0) return 1;
   CHECK(moecclProfileDestroy(profile) == moecclSuccess);

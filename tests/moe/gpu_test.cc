@@ -5,13 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/gates/gate.h"
 #include "tests/moe/on_gpus.h"
-#include "tests/moe/own_pass_run.h"
 
 namespace moeccl::test {
 namespace {
@@ -74,48 +72,6 @@ INSTANTIATE_TEST_SUITE_P(Table, ChunkedOnGpus, fifths(chunkedProblems(), false),
 INSTANTIATE_TEST_SUITE_P(Wide, ChunkedOnGpus, fifths(chunkedProblems(), true), nameOfLayer);
 INSTANTIATE_TEST_SUITE_P(Dropless, ChunkedOnGpus,
                          testing::ValuesIn(withoutFloat64(chunkedDroplessProblems())), nameOfLayer);
-
-// Routing and gradients of weights are converted.
-void passAroundOwnExperts(std::span<const moecclDataType_t> datatypes) {
-  unsigned seed = 0;
-  for (const OwnProblem& own : ownProblems(datatypes)) {
-    SCOPED_TRACE(nameOf(own.schedule));
-    onGpus(own.problem, {.seed = ++seed}, [&](Device& device, moecclGrid_t grid, int rank) {
-      const DeviceStream stream(device);
-      runOwnPass(device, own.problem, own.schedule, grid, rank, stream.get());
-    });
-  }
-}
-
-// Rows go by token routing where the config asks for it, and nowhere else.
-void routeAroundOwnExperts(std::span<const moecclDataType_t> datatypes) {
-  unsigned seed = 100;
-  for (OwnProblem own : ownProblems(datatypes)) {
-    if (!own.problem.dropless) continue;
-    if (own.problem.ranks() > 1) own.problem.nodes = {1, own.problem.ranks() - 1};
-    for (const std::int64_t tokenRouting : {0, 1}) {
-      own.problem.tokenRouting = tokenRouting;
-      if (std::ranges::count(schedulesOf(own.problem), own.schedule) == 0) continue;
-      SCOPED_TRACE(nameOf(own.schedule));
-      std::vector<std::string> calls;
-      onGpus(own.problem, {.seed = ++seed, .calls = &calls},
-             [&](Device& device, moecclGrid_t grid, int rank) {
-               const DeviceStream stream(device);
-               runOwnPass(device, own.problem, own.schedule, grid, rank, stream.get());
-             });
-      const bool routes = std::ranges::any_of(
-          calls, [](const std::string& call) { return call.ends_with(" rows"); });
-      EXPECT_EQ(routes, tokenRouting == 1 && own.problem.tokens > 0);
-    }
-  }
-}
-
-constexpr moecclDataType_t kNarrow[] = {moecclFloat16}, kOthers[] = {moecclFloat32, moecclBfloat16};
-
-TEST(LayerOnGpus, PassAroundOwnExperts) { passAroundOwnExperts(kNarrow); }
-TEST(LayerOnGpus, RouteTokensAroundOwnExperts) { routeAroundOwnExperts(kNarrow); }
-TEST(WideLayerOnGpus, PassAroundOwnExperts) { passAroundOwnExperts(kOthers); }
-TEST(WideLayerOnGpus, RouteTokensAroundOwnExperts) { routeAroundOwnExperts(kOthers); }
 
 // Without training other workspaces do, and nothing is kept.
 TEST(LayerOnGpus, InfersTheReference) {

@@ -149,12 +149,13 @@ class Case:
         if factor is not None:
             groups = self.options.get("capacity_groups") or self.mp
             kept = places(indices, self.number, factor, groups, math.lcm(groups, self.mp))
-            self.dropped = int((~kept).sum())
+            self.dropped[batch] = int((~kept).sum())
         output = one_process(self.whole, tokens, indices, weights, kept)
         return output, (output * self.target(batch, salt).double()).sum() / 10, tokens
 
     def compare(self, outputs, tokens, salts=(0,)):
         """Outputs and all gradients, of one step of several passes."""
+        self.dropped = [0] * self.batches
         self.gate64 = torch.nn.Linear(EMBEDDING, self.number, bias=False, dtype=torch.float64)
         self.gate64.weight.data = self.gate.weight.data.double()
         gate = torch.zeros_like(self.gate64.weight)
@@ -213,11 +214,16 @@ def every_grid_and_schedule():
                             or (schedule == "PPMoE" and mp != WORLD) or (dtype == torch.float32 and schedule != "auto"):
                         continue
                     case = run(Case(dtype=dtype, mp_size=mp, esp_size=esp, schedule=schedule, capacity_factor=factor))
-                    used = list(case.layer._layers.values())[-1].schedule()
+                    used = case.layer._last[1]
                     assert schedule in ("auto", used), used
                     names.add(used)
-                    assert factor is None or case.dropped > 0
-    assert names == {"baseline", "S1", "S2", "PPMoE"}, names
+                    dropped = torch.zeros(case.batches, dtype=torch.int64)
+                    dropped[case.batch] = case.layer.dropped()
+                    dist.all_reduce(dropped)
+                    assert dropped.tolist() == case.dropped, (dropped, case.dropped)
+                    assert (sum(case.dropped) > 0) == (factor is not None)
+    # Some dropless layers need no schedule.
+    assert names >= {"baseline", "S1", "S2", "PPMoE"} and names & {"node", "rank", "flat"}, names
 
 
 @check
@@ -229,7 +235,7 @@ def layers_learn():
         module.zero_grad()
     run(case)
     text = case.layer.explain()
-    assert text.startswith("The layer follows") and "runs under" in text and "ms a step measured" in text, text
+    assert text.startswith("The last pass went by S") and "runs under" in text and "ms a step measured" in text, text
 
 
 @check
@@ -281,7 +287,7 @@ def replicas_are_averaged():
 
 @check
 def empty_and_uneven_ranks():
-    for factor in (None, 8.0):
+    for factor in (None, 1.0, 8.0):
         for counts in ([30] * (WORLD - 1) + [0], [7 * rank % 31 for rank in range(WORLD)], [0] * WORLD):
             run(Case(tokens=counts, capacity_factor=factor))
         run(Case(tokens=[(5 * rank) % 17 for rank in range(WORLD // 2)], mp_size=2, capacity_factor=factor))
@@ -292,7 +298,7 @@ def empty_and_uneven_ranks():
         indices, weights = torch.full((count, 1), RANK), torch.ones(count, 1, dtype=torch.float64)
         tokens = random((count, EMBEDDING), RANK)
         assert torch.allclose(layer(tokens, indices, weights), experts[0](tokens))
-    assert len(layer._layers) == 1
+    assert len(layer._routes) == 1
     dist.barrier()  # the error ends what others are at
     raises(lambda: layer(random((41, EMBEDDING), 0), torch.zeros(41, 1, dtype=torch.int64), torch.ones(41, 1)), "41", "40")
     moeccl.torch.recover()
@@ -308,12 +314,12 @@ def empty_and_uneven_ranks():
         layer(tokens, torch.full((50, 1), 0), torch.ones(50, 1, dtype=torch.float64)).sum().backward()
         for each in layer.experts.parameters():
             assert (each.grad.abs().sum() > 0) == (RANK == 0)
-    # Layers for many numbers of tokens are few.
+    # Nothing is made anew for another number of tokens.
     layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]))
     for count in range(1000, 1060):
         count += RANK
         layer(random((count, EMBEDDING), 0), torch.zeros(count, 1, dtype=torch.int64), torch.ones(count, 1))
-    assert len(layer._layers) <= 2, layer._layers.keys()
+    assert len(layer._routes) == 1, layer._routes.keys()
 
 
 @check
@@ -473,7 +479,11 @@ def copies():
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()
-    assert "baseline" in text and text.startswith("The layer follows") and "predicted to be the fastest" in text, text
+    assert text.startswith("The last pass went by baseline.\nbaseline in ") and " ms, by links; then S1 in" in text, text
+    text = run(Case(dtype=torch.float32)).layer.explain()
+    assert "the fastest as predicted" in text and text.split(".")[0].endswith(("node", "rank", "flat")), text
+    text = run(Case(capacity_factor=1.0, schedule="S2")).layer.explain()
+    assert text.startswith("The last pass went by S2.\n"), text
     choices = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, mp_size=2,
                                   capacity_factor=1.0)
     assert [each.schedule for each in choices] and choices[0].seconds <= choices[-1].seconds
@@ -541,7 +551,8 @@ def wrong_use_is_told():
     for top_k in (0, WORLD + 1, 1.5):
         raises(lambda: moeccl.torch.MoE(experts, top_k=top_k), f"top_k is {top_k}", str(WORLD))
     raises(lambda: moeccl.torch.MoE(experts, schedule="PPMoE"), "mp_size must be")
-    raises(lambda: moeccl.torch.MoE(experts).explain(), "explain")
+    for about in (moeccl.torch.MoE.explain, moeccl.torch.MoE.dropped):
+        raises(lambda: about(moeccl.torch.MoE(experts)), "there was none")
     raises(lambda: moeccl.torch.MoE(experts, schedule="S9"), "S9", "PPMoE")
     raises(lambda: moeccl.torch.MoE(experts, schedule="S2"), "S2", "capacity_factor")
     # What ranks do not agree on is told on all of them, before anything is sent.
@@ -551,7 +562,7 @@ def wrong_use_is_told():
     choices = torch.zeros(count, 1, dtype=torch.int64)
     raises(lambda: mp(random((count, EMBEDDING), 1), choices, torch.ones(count, 1)), "rank 1", "MP group")
     wrong = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Linear(EMBEDDING, 3).double()]))
-    raises(lambda: wrong(tokens, indices, weights), "rows of 12")
+    raises(lambda: wrong(tokens, indices, weights), "results are", "12] on the CPU")
     moeccl.torch.recover()
     # The layer works after all that.
     assert torch.allclose(layer(tokens, indices + RANK, weights.double()), experts[0](tokens))

@@ -4,7 +4,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "backend.h"
-#include "moe.h"
+#include "grid.h"
 #include "route.h"
 
 namespace {
@@ -29,7 +29,7 @@ void bindBackend(py::module& module) {
       py::arg("global_ranks"), py::arg("group"), NoGil());
 }
 
-void bindLayer(py::module& module) {
+void bindGrid(py::module& module) {
   py::class_<RankSet, std::shared_ptr<RankSet>>(module, "RankSet")
       .def(py::init<const Backend&, const std::vector<int>&>(), NoGil())
       .def("gather", &RankSet::gather, NoGil())
@@ -43,56 +43,9 @@ void bindLayer(py::module& module) {
           }),
           NoGil())
       .def("fail", &MoeGrid::fail);
-  py::class_<LayerOptions>(module, "LayerOptions")
-      .def(
-          py::init([](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts,
-                      int64_t topK, double capacityFactor, int64_t capacityGroups,
-                      at::ScalarType type, bool training, bool learn, const std::string& schedule) {
-            return LayerOptions{tokens,   embedding,      hidden,         experts,
-                                topK,     capacityFactor, capacityGroups, type,
-                                training, learn,          schedule};
-          }),
-          py::kw_only(), py::arg("tokens"), py::arg("embedding"), py::arg("hidden"),
-          py::arg("experts"), py::arg("top_k"), py::arg("capacity_factor"),
-          py::arg("capacity_groups"), py::arg("dtype"), py::arg("training"), py::arg("learn"),
-          py::arg("schedule"));
-  py::class_<MoeLayer, std::shared_ptr<MoeLayer>>(module, "Layer")
-      .def(py::init<std::shared_ptr<MoeGrid>, const LayerOptions&>(), NoGil())
-      .def("begin",
-           [](MoeLayer& layer, const at::Tensor& tokens, const at::Tensor& experts,
-              const at::Tensor& weights, int64_t note) {
-             MoeLayer::Begun begun;
-             {
-               const py::gil_scoped_release release;
-               begun = layer.begin(tokens, experts, weights, note);
-             }
-             return py::make_tuple(begun.ticket, begun.rows, begun.begins);
-           })
-      .def("schedule", &MoeLayer::schedule, NoGil())
-      .def("explain", &MoeLayer::explain, NoGil());
-  module.def("end", &MoeLayer::end, NoGil());
-  module.def("end_backward", &MoeLayer::endBackward, NoGil());
-  module.def("begin_backward", &MoeLayer::beginBackward, NoGil());
-  module.def("open_passes", &KeptPass::count);
-  module.def("check_indices", &checkIndices, NoGil());
+  module.def("check_indices", &checkIndices, py::arg("indices"), py::arg("experts"),
+             py::arg("repeated") = false, NoGil());
   module.def("schedule_names", &scheduleNames);
-}
-
-py::object orNone(const at::Tensor& tensor) {
-  return tensor.defined() ? py::cast(tensor) : py::none();
-}
-
-// A pair of tensors, of which the second may be none.
-auto gradientsBy(std::pair<at::Tensor, at::Tensor> (RoutePass::*call)(const at::Tensor&,
-                                                                      const at::Tensor&, bool)) {
-  return [call](RoutePass& pass, const at::Tensor& gradient, const at::Tensor& other, bool beside) {
-    std::pair<at::Tensor, at::Tensor> made;
-    {
-      const py::gil_scoped_release release;
-      made = (pass.*call)(gradient, other, beside);
-    }
-    return py::make_tuple(made.first, orNone(made.second));
-  };
 }
 
 void bindRoute(py::module& module) {
@@ -101,34 +54,54 @@ void bindRoute(py::module& module) {
       .value("rows", moecclRouteWeightsRows)
       .value("none", moecclRouteWeightsNone);
   py::class_<Route, std::shared_ptr<Route>>(module, "Route")
-      .def(py::init([](std::shared_ptr<MoeGrid> grid, int experts, int topK, int64_t hidden,
-                       at::ScalarType type, moecclRouteWeights_t weights,
-                       const std::string& algorithm) {
-             return std::make_shared<Route>(
-                 std::move(grid), RouteOptions{experts, topK, hidden, type, weights, algorithm});
+      .def(py::init([](std::shared_ptr<MoeGrid> grid, at::ScalarType type, int experts, int topK,
+                       int64_t hidden, moecclRouteWeights_t weights, const std::string& algorithm,
+                       int64_t maxTokens, double capacityFactor, int64_t capacityGroups,
+                       bool sharedTokens, const std::string& schedule, int64_t expertElements,
+                       bool training, bool learn) {
+             moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+             config.experts = experts;
+             config.topK = topK;
+             config.hidden = hidden;
+             config.weights = weights;
+             config.algorithm = algorithm.c_str();
+             config.maxTokens = maxTokens;
+             config.capacityFactor = capacityFactor;
+             config.capacityGroups = capacityGroups;
+             config.sharedTokens = sharedTokens ? 1 : 0;
+             config.schedule = schedule.c_str();
+             config.expertElements = expertElements;
+             config.training = training ? 1 : 0;
+             config.learn = learn ? 1 : 0;
+             return std::make_shared<Route>(std::move(grid), config, type);
            }),
+           NoGil(), py::arg("grid"), py::arg("dtype"), py::arg("experts"), py::arg("top_k"),
+           py::arg("hidden"), py::arg("weights") = moecclRouteWeightsCombine,
+           py::arg("algorithm") = "", py::arg("max_tokens") = 0, py::arg("capacity_factor") = 0.0,
+           py::arg("capacity_groups") = 0, py::arg("shared_tokens") = false,
+           py::arg("schedule") = "", py::arg("expert_elements") = 0, py::arg("training") = true,
+           py::arg("learn") = false)
+      .def("begin", &Route::begin, py::arg("indices"), py::arg("weights"), py::arg("note") = 0,
            NoGil())
-      .def("begin",
-           [](Route& route, const at::Tensor& indices, const std::optional<at::Tensor>& weights) {
-             const py::gil_scoped_release release;
-             return route.begin(indices, weights.value_or(at::Tensor()));
-           })
+      .def("explain", &Route::explain, NoGil())
       .def("tell_error", &Route::tellError, NoGil())
       .def("await_all", &Route::await, NoGil());
-  module.def("route_pass", &KeptPass::of<RoutePass>);
+  module.def("open_passes", &RoutePass::count);
+  module.def("route_pass", &RoutePass::of);
   py::class_<RoutePass, std::shared_ptr<RoutePass>>(module, "RoutePass")
       .def("ticket", &RoutePass::ticket)
       .def("rows", &RoutePass::rows)
+      .def("dropped", &RoutePass::dropped)
       .def("algorithm", &RoutePass::algorithm)
       .def("begins", &RoutePass::begins)
       .def("counts", &RoutePass::counts)
       .def("row_weights", &RoutePass::rowWeights)
       .def("dispatch", &RoutePass::dispatch, py::arg("tokens"), py::arg("beside") = false, NoGil())
       .def("combine", &RoutePass::combine, py::arg("results"), py::arg("beside") = false, NoGil())
-      .def("combine_backward", gradientsBy(&RoutePass::combineBackward), py::arg("gradient"),
-           py::arg("results"), py::arg("beside") = false)
-      .def("dispatch_backward", gradientsBy(&RoutePass::dispatchBackward), py::arg("gradient"),
-           py::arg("of_weights"), py::arg("beside") = false);
+      .def("combine_backward", &RoutePass::combineBackward, py::arg("gradient"), py::arg("results"),
+           py::arg("beside") = false, NoGil())
+      .def("dispatch_backward", &RoutePass::dispatchBackward, py::arg("gradient"),
+           py::arg("of_weights"), py::arg("beside") = false, NoGil());
 }
 
 void bindPrediction(py::module& module) {
@@ -143,10 +116,24 @@ void bindPrediction(py::module& module) {
       });
   module.def(
       "predict",
-      [](const LayerOptions& options, int mp, int ep, int esp, bool epConsecutive,
-         const std::vector<int>& ranksPerNode, const std::string& profile) {
+      [](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts, int64_t topK,
+         double capacityFactor, int64_t capacityGroups, at::ScalarType type, bool training, int mp,
+         int ep, int esp, bool epConsecutive, const std::vector<int>& ranksPerNode,
+         const std::string& profile) {
+        moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+        config.tokens = tokens;
+        config.embedding = embedding;
+        config.hidden = hidden;
+        config.experts = experts;
+        config.topK = topK;
+        config.capacityFactor = capacityFactor;
+        config.capacityGroups = capacityGroups;
+        config.dropless = capacityFactor == 0 ? 1 : 0;
+        config.training = training ? 1 : 0;
+        config.chunks = 1;
+        config.datatype = datatypeOf(type);
         Prediction made =
-            predict(options, shapeOf(mp, ep, esp, epConsecutive), ranksPerNode, profile);
+            predict(config, shapeOf(mp, ep, esp, epConsecutive), ranksPerNode, profile);
         return std::make_pair(std::move(made.choices), std::move(made.text));
       },
       NoGil());
@@ -157,7 +144,7 @@ void bindPrediction(py::module& module) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.doc() = "torch.distributed and Mixture-of-Experts layers over moeccl; see the package";
   bindBackend(module);
-  bindLayer(module);
+  bindGrid(module);
   bindRoute(module);
   bindPrediction(module);
 }

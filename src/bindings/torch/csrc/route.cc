@@ -1,33 +1,40 @@
 #include "route.h"
 
+#include <mutex>
+#include <unordered_map>
+
 namespace moeccl::torch {
 namespace {
 
-moecclDataType_t rowTypeOf(at::ScalarType type) {
-  TORCH_CHECK_VALUE(type == at::kFloat || type == at::kHalf || type == at::kBFloat16,
-                    "a route is of float32, float16 or bfloat16, not ", type);
-  return datatypeOf(type);
-}
+std::mutex mutex;
+std::unordered_map<int64_t, std::weak_ptr<RoutePass>> passes;  // by number
+int64_t lastNumber = 0;
 
 template <typename T>
 const T* dataOf(const at::Tensor& tensor) {
   return tensor.numel() == 0 ? nullptr : tensor.const_data_ptr<T>();
 }
 
+const void* dataOf(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.numel() > 0 ? tensor.const_data_ptr() : nullptr;
+}
+
+at::Tensor plain(const at::Tensor& tensor, at::ScalarType type) {
+  return tensor.to(type).resolve_neg().contiguous();
+}
+
 }  // namespace
 
-Route::Route(std::shared_ptr<MoeGrid> grid, const RouteOptions& options)
-    : grid_(std::move(grid)), options_(options) {
-  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
-  config.experts = options.experts;
-  config.topK = options.topK;
-  config.hidden = options.hidden;
-  config.datatype = rowTypeOf(options.type);
-  config.weights = options.weights;
-  config.algorithm = options.algorithm.c_str();
+Route::Route(std::shared_ptr<MoeGrid> grid, moecclRouteConfig_t config, at::ScalarType type)
+    : grid_(std::move(grid)),
+      hidden_(config.hidden),
+      choices_(config.topK),
+      type_(type),
+      weightType_(type == at::kDouble ? at::kDouble : at::kFloat),
+      weights_(config.weights) {
+  config.datatype = datatypeOf(type);
   grid_->call([&] { return moecclRouteCreate(grid_->grid(), &config, &route_); });
   grid_->call([&] { return moecclRouteGetInfo(route_, &info_); });
-  ranks_ = grid_->shape().nEp * grid_->shape().nEsp;
 }
 
 Route::~Route() {
@@ -42,16 +49,23 @@ void Route::await() {
   busy_.clear();
 }
 
-std::shared_ptr<RoutePass> Route::begin(const at::Tensor& indices, const at::Tensor& weights) {
+std::string Route::explain() const {
+  return textOf([&](char* text, size_t* bytes) {
+    grid_->call([&] { return moecclRouteExplain(route_, text, bytes); });
+  });
+}
+
+std::shared_ptr<RoutePass> Route::begin(const at::Tensor& indices,
+                                        const std::optional<at::Tensor>& weights, int64_t note) {
   moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
-  const at::Tensor experts = indices.contiguous();
-  const at::Tensor factors = weights.defined() ? weights.contiguous() : weights;
+  const at::Tensor experts = plain(indices, at::kInt);
+  const at::Tensor factors = weights ? plain(*weights, weightType_) : at::Tensor();
   routing.tokens = indices.size(0);
   routing.experts = dataOf<int32_t>(experts);
-  if (factors.defined()) routing.weights = dataOf<float>(factors);
+  routing.weights = dataOf(factors);
   moecclRoutePass_t pass = nullptr;
   grid_->call([&] { return moecclRouteBegin(route_, &routing, nullptr, &pass); });
-  return std::make_shared<RoutePass>(shared_from_this(), pass, routing.tokens);
+  return std::make_shared<RoutePass>(shared_from_this(), pass, routing.tokens, note);
 }
 
 void Route::tellError(const std::string& text) {
@@ -62,12 +76,48 @@ void Route::tellError(const std::string& text) {
   moecclRouteBegin(route_, &routing, nullptr, &pass);
 }
 
-RoutePass::RoutePass(std::shared_ptr<Route> route, moecclRoutePass_t pass, int64_t tokens)
-    : KeptPass(0), route_(std::move(route)), pass_(pass), tokens_(tokens) {
+RoutePass::RoutePass(std::shared_ptr<Route> route, moecclRoutePass_t pass, int64_t tokens,
+                     int64_t note)
+    : route_(std::move(route)), pass_(pass), tokens_(tokens), ticket_{0, note} {
   call([&] { return moecclPassGetRows(pass_, &rows_); });
 }
 
-RoutePass::~RoutePass() { moecclPassEnd(pass_); }
+RoutePass::~RoutePass() {
+  {
+    const std::lock_guard lock(mutex);
+    passes.erase(ticket_[0]);
+  }
+  moecclPassEnd(pass_);
+}
+
+at::Tensor RoutePass::ticket() {
+  const std::shared_ptr<RoutePass> self = shared_from_this();
+  {
+    const std::lock_guard lock(mutex);
+    if (ticket_[0] == 0) ticket_[0] = ++lastNumber;
+    passes.emplace(ticket_[0], self);
+  }
+  return at::from_blob(
+      ticket_.data(), {2}, [self](void*) {}, at::kLong);
+}
+
+size_t RoutePass::count() {
+  const std::lock_guard lock(mutex);
+  return passes.size();
+}
+
+std::shared_ptr<RoutePass> RoutePass::of(const at::Tensor& ticket) {
+  std::shared_ptr<RoutePass> pass;
+  if (ticket.numel() == 2) {
+    const std::lock_guard lock(mutex);
+    const auto found = passes.find(ticket.const_data_ptr<int64_t>()[0]);
+    if (found != passes.end()) pass = found->second.lock();
+  }
+  TORCH_CHECK(pass != nullptr,
+              "what this pass saved for its gradients is gone; hooks on saved tensors may drop and "
+              "recompute them, but not move them (torch.autograd.graph.save_on_cpu)");
+  return pass;
+}
 
 void RoutePass::call(const std::function<moecclResult_t()>& made) const {
   route_->grid_->call(made);
@@ -88,10 +138,10 @@ at::Tensor RoutePass::begins() const {
 }
 
 at::Tensor RoutePass::counts() const {
-  if (route_->info_.localExperts == 0) return at::empty({0, route_->ranks_}, at::kLong);
-  return at::from_blob(const_cast<int64_t*>(rows_.counts),
-                       {route_->info_.localExperts, route_->ranks_}, at::kLong)
-      .clone();
+  const moecclGridShape_t& shape = route_->grid_->shape();
+  const int64_t sizes[] = {route_->info_.localExperts, shape.nEp * shape.nEsp};
+  if (sizes[0] == 0) return at::empty(sizes, at::kLong);
+  return at::from_blob(const_cast<int64_t*>(rows_.counts), sizes, at::kLong).clone();
 }
 
 at::Tensor RoutePass::rowWeights() const {
@@ -100,21 +150,20 @@ at::Tensor RoutePass::rowWeights() const {
 }
 
 at::Tensor RoutePass::checked(const at::Tensor& tensor, const char* name, int64_t count) const {
-  const int64_t hidden = route_->options_.hidden;
+  const int64_t hidden = route_->hidden_;
   TORCH_CHECK_VALUE(
       tensor.dim() == 2 && tensor.size(0) == count && tensor.size(1) == hidden && tensor.is_cpu(),
       name, " are ", tensor.sizes(), " on ", tensor.device(), "; they must be [", count, ", ",
       hidden, "] on the CPU");
-  return tensor.to(route_->options_.type).resolve_neg().contiguous();
+  return plain(tensor, route_->type_);
 }
 
 at::Tensor RoutePass::empty(int64_t count) const {
-  return at::empty({count, route_->options_.hidden},
-                   at::TensorOptions().dtype(route_->options_.type));
+  return at::empty({count, route_->hidden_}, route_->type_);
 }
 
-at::Tensor RoutePass::ofChoices() const {
-  return at::empty({tokens_, route_->options_.topK}, at::kFloat);
+at::Tensor RoutePass::ofChoices(bool all) const {
+  return at::empty({tokens_, all ? route_->choices_ : 0}, route_->weightType_);
 }
 
 at::Tensor RoutePass::dispatch(const at::Tensor& tokens, bool beside) {
@@ -136,15 +185,15 @@ at::Tensor RoutePass::combine(const at::Tensor& results, bool beside) {
 std::pair<at::Tensor, at::Tensor> RoutePass::combineBackward(const at::Tensor& gradient,
                                                              const at::Tensor& results,
                                                              bool beside) {
-  const bool weighs = route_->options_.weights == moecclRouteWeightsCombine;
+  const bool weighs = route_->weights_ == moecclRouteWeightsCombine;
   const at::Tensor input = checked(gradient, "gradients of outputs", tokens_);
   const at::Tensor kept = weighs ? checked(results, "results", rows_.rows) : at::Tensor();
-  at::Tensor rows = empty(rows_.rows), weights = weighs ? ofChoices() : at::Tensor();
+  at::Tensor rows = empty(rows_.rows), weights = ofChoices(weighs);
   const moecclStream_t stream = streamFor(beside, {input, kept, rows, weights});
   call([&] {
     return moecclPassCombineBackward(pass_, input.const_data_ptr(),
                                      weighs ? kept.const_data_ptr() : nullptr, rows.data_ptr(),
-                                     weighs ? weights.data_ptr<float>() : nullptr, stream);
+                                     weighs ? weights.data_ptr() : nullptr, stream);
   });
   return {rows, weights};
 }
@@ -152,10 +201,10 @@ std::pair<at::Tensor, at::Tensor> RoutePass::combineBackward(const at::Tensor& g
 std::pair<at::Tensor, at::Tensor> RoutePass::dispatchBackward(const at::Tensor& gradient,
                                                               const at::Tensor& ofWeights,
                                                               bool beside) {
-  const bool travel = route_->options_.weights == moecclRouteWeightsRows;
+  const bool travel = route_->weights_ == moecclRouteWeightsRows;
   const at::Tensor input = checked(gradient, "gradients of rows", rows_.rows);
-  const at::Tensor factors = travel ? ofWeights.to(at::kFloat).contiguous() : at::Tensor();
-  at::Tensor tokens = empty(tokens_), weights = travel ? ofChoices() : at::Tensor();
+  const at::Tensor factors = travel ? plain(ofWeights, at::kFloat) : at::Tensor();
+  at::Tensor tokens = empty(tokens_), weights = ofChoices(travel);
   const moecclStream_t stream = streamFor(beside, {input, factors, tokens, weights});
   call([&] {
     return moecclPassDispatchBackward(

@@ -14,10 +14,9 @@ from .experts import (is_flattened, lists_of, number_experts, pattern_of, places
                       register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
-from .passes import number_of
+from .passes import Owner
 from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
-_LAYERS_KEPT = 8
 # What layers exchange and add; other types are converted to float32.
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -32,7 +31,7 @@ def _top_k(logits, k):
     return indices, weights if k == 1 else weights / weights.sum(-1, keepdim=True)
 
 
-class MoE(torch.nn.Module):
+class MoE(Owner, torch.nn.Module):
     """A Mixture-of-Experts layer around a gate and experts of any kind, whose tokens moeccl exchanges.
 
         layer = MoE(experts, gate)
@@ -58,8 +57,8 @@ class MoE(torch.nn.Module):
                  have replicas: their parameters are made those of the first, and gradients are averaged.
     capacity_factor, capacity_groups
                  None: dropless. Else each expert takes top_k * capacity_factor * n / E tokens of each MP group, first
-                 choices before second ones, in the order of tokens; further ones are dropped. Where ranks bring
-                 different numbers of tokens the largest counts as n.
+                 choices before second ones, in the order of tokens; further ones are dropped. n is the MP group's own
+                 number of tokens in that pass, whatever other ranks bring.
     schedule     "auto", "baseline", "S1", "S2" or "PPMoE".
     learn        Whether a layer whose schedule is "auto" times its passes, corrects predictions by that, and changes
                  its schedule on all ranks at the same step. explain() then says what it learned.
@@ -79,7 +78,7 @@ class MoE(torch.nn.Module):
                  and replicas are left to the caller, as DeepSpeed wants it.
 
     Tokens are exchanged in their own type: float32, float64, float16 or bfloat16, of which 16-bit ones are added in
-    float32. Weights are rounded to that type. Gradients of experts without rows are zero, not None.
+    float32. Weights are float32 beside all of them but float64. Gradients of experts without rows are zero, not None.
     """
 
     whole_states = True  # state_dicts have all experts
@@ -114,22 +113,20 @@ class MoE(torch.nn.Module):
         # Replicas' gradients are averaged, so a sum is theirs times as many.
         batches = self.grid.size // self.grid.mp_size
         self._scale = {"mean": 1 / batches, "sum": float(self.grid.replicas), None: 1.0}[gradients]
-        self._layers = {}  # by what ranks agree on, the last used one last
+        self._routes = {}  # by what ranks agree on
         self._averages = True
         self._noted = None
         self.half_done = {}  # backward passes behind their first exchange, by number
-        self._lives()
+        self._live()
         self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
         self._place_parameters(dict(expert_dims or {}))
         self.share_replicas()
 
-    def _lives(self):
-        """What no copy shares."""
+    def _live(self):
+        super()._live()
         self._routed = None  # logits and indices of the last forward pass
-        self.id = number_of(self)
-        # Whatever needs gradients on this rank, all ranks go through the backward pass.
-        self._leaf = torch.empty(0, device="cpu", requires_grad=True)
+        self._last = None  # its route, which schedule or algorithm brought its rows, and how many choices it dropped
 
     def _check_arguments(self, gate, top_k, schedule, capacity_factor):
         if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= self.num_experts):
@@ -181,9 +178,9 @@ class MoE(torch.nn.Module):
     def __deepcopy__(self, memo):
         # Without what the passes made, which a copy makes anew.
         result = memo[id(self)] = type(self).__new__(type(self))
-        state = {**self.__dict__, "_layers": {}, "_noted": None, "half_done": {}, "_leaf": None, "_routed": None}
+        state = {**self.__dict__, "_routes": {}, "_noted": None, "half_done": {}, "_leaf": None, "_routed": None, "_last": None}
         result.__dict__.update(copy.deepcopy(state, memo))
-        result._lives()
+        result._live()
         register(result)
         return result
 
@@ -204,10 +201,19 @@ class MoE(torch.nn.Module):
         return self._exchange(flat, indices, weights).reshape(tokens.shape)
 
     def explain(self):
-        """Why the layer of the last forward pass follows its schedule: text with each candidate's predicted time."""
-        if not self._layers:
-            raise RuntimeError("explain() is about the last forward pass, and there was none")
-        return list(self._layers.values())[-1].explain()
+        """Which schedule or algorithm the last forward pass went by, and why: text with each candidate's predicted time."""
+        route, way, _ = self._last_pass()
+        return f"The last pass went by {way}.\n{route.explain()}"
+
+    def dropped(self):
+        """How many choices of this rank's tokens got no place in the last forward pass. Ranks of an MP group count their
+        parts of its tokens."""
+        return self._last_pass()[2]
+
+    def _last_pass(self):
+        if self._last is None:
+            raise RuntimeError("this is about the last forward pass, and there was none")
+        return self._last
 
     def balance_loss(self):
         """Of the last forward pass, to be added to the loss with a factor such as 0.01: load_balancing_loss."""
@@ -299,29 +305,21 @@ class MoE(torch.nn.Module):
         self._routed = logits, indices
         return indices, weights
 
-    def _layer(self, tokens, choices, dtype, training):
-        """The layer for the tokens of all ranks, and how many each of them brings."""
+    def _route_for(self, tokens, choices, dtype, training):
+        """The route of the pass, made by the first one of its kind."""
         count, embedding = tokens.shape
-        if self.tokens is not None:
-            count = self.tokens
-        else:
+        if self.tokens is None:
             kind = FORWARD if torch._C._current_graph_task_id() == -1 else AGAIN
-            said = tell(self.grid, self._told, Coming(kind, self.number, 0, count, embedding, choices,
-                                                      TYPES.index(dtype), int(training)))
-            counts = [each.tokens for each in said]
-            count = max(counts)
-            if min(counts) < count and self.capacity_factor == 0:
-                # Few sizes, so that layers are found again; what fills up is not sent.
-                step = 1 << max(0, count.bit_length() - 4)
-                count = -(-count // step) * step
-        key = (count, embedding, choices, dtype, training)
-        layer = self._layers.pop(key, None)
-        if layer is None:
-            if len(self._layers) >= _LAYERS_KEPT:
-                del self._layers[next(iter(self._layers))]
-            layer = _C.Layer(self.grid.handle, self._options(*key))
-        self._layers[key] = layer
-        return layer
+            tell(self.grid, self._told, Coming(kind, self.number, 0, count, embedding, choices, TYPES.index(dtype),
+                                               int(training)))
+        key = (embedding, choices, dtype, training)
+        if key not in self._routes:
+            self._routes[key] = _C.Route(
+                self.grid.handle, dtype, self.num_experts, choices, embedding, max_tokens=self.tokens or 0,
+                capacity_factor=self.capacity_factor, capacity_groups=self.capacity_groups,
+                shared_tokens=self.grid.mp_size > 1, schedule=self.schedule, expert_elements=self._expert_elements(embedding),
+                training=training, learn=self.learn)
+        return self._routes[key]
 
     @property
     def _told(self):
@@ -333,23 +331,15 @@ class MoE(torch.nn.Module):
 
     def forget(self):
         """Leaves all passes, and what was made for them."""
-        self._layers.clear()
+        self._routes.clear()
         self.half_done.clear()
-        self._noted = None
+        self._noted = self._last = None
 
-    def _options(self, tokens, embedding, choices, dtype, training):
-        return _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=self._hidden(embedding),
-                               experts=self.num_experts, top_k=choices, capacity_factor=self.capacity_factor,
-                               capacity_groups=self.capacity_groups, dtype=dtype, training=training,
-                               learn=self.learn, schedule=self.schedule)
-
-    def _hidden(self, embedding):
-        """The same on all ranks, a multiple of the shards."""
-        shards = self.grid.esp_size
+    def _expert_elements(self, embedding):
+        """Of all shards; the same on all ranks."""
         if self.hidden is not None:
-            return self.hidden
-        elements = sum(each.numel() for each in self.experts.parameters())
-        return max(1, elements // (2 * embedding * self.num_local_experts)) * shards
+            return 2 * embedding * self.hidden
+        return sum(each.numel() for each in self.experts.parameters()) // self.num_local_experts * self.grid.esp_size
 
     def _exchange(self, tokens, indices, weights):
         if torch.compiler.is_compiling() and not self._scales_parameters(tokens):
@@ -385,49 +375,56 @@ class MoE(torch.nn.Module):
             raise error
 
     def _begun(self, tokens, indices, weights):
-        return torch.ops.moeccl.layer_begin(tokens, weights, self._leaf, indices, self.id, torch.is_grad_enabled())
+        ticket, begins, _ = torch.ops.moeccl.route_begin(tokens.detach(), indices, weights.detach(), torch.is_grad_enabled(),
+                                                         self.id)
+        experts = torch.ops.moeccl.route_experts(begins)
+        rows, _, anchor = torch.ops.moeccl.route_dispatch(tokens, None, self._leaf, ticket, experts, self.id)
+        return weights, ticket, begins, rows, anchor
 
-    def _finished(self, tokens, rows, begins, ticket, anchor):
+    def _finished(self, tokens, weights, ticket, begins, rows, anchor):
         with self._scaled(tokens):
-            results = self._run_experts(rows.to(tokens.dtype), begins)
-        return torch.ops.moeccl.layer_end(results, anchor, ticket, self.id, tokens.shape[0]).to(tokens.dtype)
+            parts = self._run_experts(rows.to(tokens.dtype), begins)
+        results = parts[0] if len(parts) == 1 else torch.cat(parts)
+        output = torch.ops.moeccl.route_combine(results, weights, anchor, ticket, self.id, tokens.shape[0])
+        return output.to(tokens.dtype)
 
     # The operators' own parts.
 
     type_of = staticmethod(type_of)
 
     def begin(self, tokens, indices, weights, training):
-        """Rows of this rank's experts, where each one's begin, and the ticket of the pass."""
         self._refuse_unfinished()
         try:
             tokens, indices, weights = self._checked_call(tokens, indices, weights, training)
         except Exception as error:
             self._fail(error)
-        layer = self._layer(tokens, indices.shape[1], type_of(tokens.dtype), training)
+        route = self._route_for(tokens, indices.shape[1], type_of(tokens.dtype), training)
         with self.revoking():
-            ticket, rows, begins = layer.begin(tokens, indices, weights, self.grid.told.get(self._told, 0))
-        return rows, begins, ticket
+            begun = route.begin(indices, weights, self.grid.told.get(self._told, 0))
+        self._last = route, begun.algorithm(), begun.dropped()
+        return begun
 
-    def end_backward(self, ticket, output):
-        """Gradients of the experts' results."""
+    def start_combine_backward(self, ticket, output, results, beside=False):
         if self.tokens is None:
             of = ticket[1].item()
             tell(self.grid, self._told, Coming(BACKWARD, self.number, of, 0, 0, 0, 0, 1))
         note_backward(self, self._leaf)
         self.grid.unfinished.add(self.number)
-        with self.revoking():
-            rows = _C.end_backward(ticket, output, self._scale_of(output.dtype))
+        rows, weights = super().start_combine_backward(ticket, output, results)
         self.half_done[ticket[0].item()] = ticket, rows.shape
-        return rows
+        return self._times(rows, self._scale_of(rows.dtype)), weights
 
-    def begin_backward(self, ticket, rows):
-        """Gradients of tokens and weights. No rank waits for this one any more, but for averages."""
-        with self.revoking():
-            gradients = _C.begin_backward(ticket, rows, 1 / self._scale_of(rows.dtype))
+    def start_dispatch_backward(self, ticket, rows, row_weights, beside=False):
+        """No rank waits for this one any more, but for averages."""
+        tokens, weights = super().start_dispatch_backward(ticket, rows, row_weights)
         self.half_done.pop(ticket[0].item(), None)
         if not any(needs_average(self, name) for name in self.places):
             self.grid.unfinished.discard(self.number)
-        return gradients
+        return self._times(tokens, 1 / self._scale_of(rows.dtype)), weights
+
+    @staticmethod
+    def _times(gradient, factor):
+        return gradient if factor == 1 else gradient.mul_(factor)
 
     def _scale_of(self, dtype):
         """Of gradients on their way to the experts. What 16 bits would round to nothing is divided where it is large: in

@@ -4,10 +4,9 @@ import torch
 import torch.distributed as dist
 
 from .. import _C
-from . import route_passes  # noqa: F401 - the operators
 from .beside import Half, Pending
 from .grid import grid_of
-from .passes import number_of
+from .passes import Owner
 
 WEIGHTS = {"combine": _C.RouteWeights.combine, "rows": _C.RouteWeights.rows, None: _C.RouteWeights.none}
 
@@ -41,7 +40,7 @@ class Handle:
         return _C.route_pass(self._ticket).algorithm()
 
 
-class Route:
+class Route(Owner):
     """Brings each token to the experts that it chose, on whatever rank they are, and what they made of it back.
 
         route = moeccl.torch.Route(num_experts=64, top_k=8, hidden=2048)
@@ -67,15 +66,15 @@ class Route:
                  esp_size=1, order="esp", algorithm=None):
         if weights not in WEIGHTS:
             raise ValueError(f"weights is {weights!r}; it must be 'combine', 'rows' or None")
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"a route is of float32, float16 or bfloat16, not {dtype}")
         self.grid = grid_of(group, 1, ep_size, esp_size, order)
         self.num_experts, self.top_k, self.hidden = num_experts, top_k, hidden
         self.dtype, self.weights, self.algorithm = dtype, weights, algorithm
         share, longer = divmod(num_experts, self.grid.ep_size)
         self.first_expert = self.grid.ep_rank * share + min(self.grid.ep_rank, longer)
         self.num_local_experts = share + (self.grid.ep_rank < longer)
-        self.id = number_of(self)
-        # Whatever needs gradients on this rank, all ranks go through the backward pass.
-        self._leaf = torch.empty(0, device="cpu", requires_grad=True)
+        self._live()
         self._on = self._made = None
         self._connect()
 
@@ -83,7 +82,7 @@ class Route:
         """Anew where moeccl.torch.recover() has made the grid anew."""
         if self._on is not self.grid.handle:
             self._on = self.grid.handle
-            self._made = _C.Route(self._on, self.num_experts, self.top_k, self.hidden, self.dtype, WEIGHTS[self.weights],
+            self._made = _C.Route(self._on, self.dtype, self.num_experts, self.top_k, self.hidden, WEIGHTS[self.weights],
                                   self.algorithm or "")
         return self._made
 
@@ -107,9 +106,10 @@ class Route:
     def prepare(self, tokens, indices, weights=None):
         """The handle of a routing whose tokens dispatch(tokens, handle=) sends: all that is exchanged beside rows. So a
         checkpoint around dispatch, experts and combine, with this before it, sends rows again and nothing else."""
-        weights = weights.float() if weights is not None else None
-        begun = torch.ops.moeccl.route_begin(tokens.detach(), indices, weights.detach() if weights is not None else None, self.id)
-        return Handle(self, tokens.shape[0], weights, *begun)
+        given = weights.detach() if weights is not None else None
+        ticket, begins, rank_counts = torch.ops.moeccl.route_begin(tokens.detach(), indices, given, torch.is_grad_enabled(),
+                                                                   self.id)
+        return Handle(self, tokens.shape[0], weights, ticket, begins, rank_counts, torch.ops.moeccl.route_experts(begins))
 
     def combine(self, results, handle, async_op=False):
         """Output [n, hidden]: of each token the sum of what its experts made of it, zeros for a token without any. async_op: as
@@ -128,37 +128,32 @@ class Route:
         return rows, handle
 
     def _dispatch_beside(self, tokens, weights, handle):
-        its_pass = _C.route_pass(handle._ticket)
+        ticket = handle._ticket
 
         def start(tokens, weights, leaf):
-            with self.revoking():
-                rows = its_pass.dispatch(tokens, beside=True)
-            return rows, its_pass.row_weights(), rows.new_empty(0)
+            rows, row_weights = self.start_dispatch(ticket, tokens, True)
+            return rows, row_weights, rows.new_empty(0)
 
         def start_backward(rows, row_weights, anchor):
-            with self.revoking():
-                tokens, weights = its_pass.dispatch_backward(rows, row_weights, beside=True)
-            return tokens, weights, rows.new_empty(0, dtype=torch.float32)
+            tokens, of_weights = self.start_dispatch_backward(ticket, rows, row_weights, True)
+            return tokens, of_weights if weights is not None else None, rows.new_empty(0, dtype=torch.float32)
 
-        half = Half(self, handle._ticket, start, start_backward)
+        half = Half(self, ticket, start, start_backward)
         made = half.begin(tokens.to(self.dtype), weights, self._leaf)
         return Pending(lambda: self._dispatched(handle, *half.end(*made)))
 
     def _combine_beside(self, results, weights, handle):
-        its_pass = _C.route_pass(handle._ticket)
-        results = results.to(self.dtype)
+        ticket, results = handle._ticket, results.to(self.dtype)
         kept = results.detach()
 
         def start(results, weights, anchor):
-            with self.revoking():
-                return its_pass.combine(results, beside=True)
+            return self.start_combine(ticket, results, True)
 
         def start_backward(output):
-            with self.revoking():
-                results, weights = its_pass.combine_backward(output, kept, beside=True)
-            return results, weights, output.new_empty(0)
+            results, of_weights = self.start_combine_backward(ticket, output, kept, True)
+            return results, of_weights if weights is not None else None, output.new_empty(0)
 
-        half = Half(self, handle._ticket, start, start_backward)
+        half = Half(self, ticket, start, start_backward)
         made = half.begin(results, weights, handle._anchor)
         return Pending(lambda: half.end(made)[0])
 
@@ -167,11 +162,15 @@ class Route:
         with self.revoking():
             self._made.await_all()
 
-    def begin(self, tokens, indices, weights):
-        """The operator's own part: the pass of a routing."""
+    # The operators' own parts.
+
+    def type_of(self, dtype):
+        return self.dtype
+
+    def begin(self, tokens, indices, weights, training):
         made = self._connect()
         try:
-            indices, weights = self._checked(tokens, indices, weights)
+            self._check(tokens, indices, weights)
         except Exception as error:
             made.tell_error(f"rank {self.grid.group.rank()} of the process group: {type(error).__name__}: {error}")
             raise
@@ -183,7 +182,7 @@ class Route:
             self.grid.revoke_for(error, "a route")
             raise
 
-    def _checked(self, tokens, indices, weights):
+    def _check(self, tokens, indices, weights):
         if indices is None or (weights is None) != (self.weights is None):
             raise ValueError("dispatch takes tokens, indices" + (" and weights" if self.weights is not None else ", no weights")
                              + ", or tokens and a handle")
@@ -195,10 +194,7 @@ class Route:
                 raise ValueError(f"{name} are {tuple(each.shape)}; they must be {shape}")
         if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool:
             raise ValueError(f"indices are {indices.dtype}; they must be whole numbers")
-        if indices.numel() and not (-1 <= indices.min() and indices.max() < self.num_experts):
-            wrong = indices[(indices < -1) | (indices >= self.num_experts)][0].item()
-            raise ValueError(f"indices have {wrong}; they must be from 0 to {self.num_experts - 1}, or -1")
-        return indices.int(), weights
+        _C.check_indices(indices, self.num_experts, repeated=True)
 
     def _require_own(self, handle):
         if handle._route is not self:

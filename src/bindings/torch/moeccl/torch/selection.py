@@ -19,10 +19,7 @@ def select(*, nodes, experts, top_k, embedding, hidden, tokens, mp_size=1, ep_si
     a text instead, with every term.
     """
     ranks = sum(nodes)
-    options = _C.LayerOptions(tokens=tokens, embedding=embedding, hidden=hidden, experts=experts, top_k=top_k,
-                              capacity_factor=float(capacity_factor or 0), capacity_groups=capacity_groups or 0,
-                              dtype=type_of(dtype), training=training,
-                              learn=False, schedule="auto")
-    choices, text = _C.predict(options, mp_size, ep_size or ranks // esp_size, esp_size, order == "ep", list(nodes),
-                               profile or "")
+    choices, text = _C.predict(tokens, embedding, hidden, experts, top_k, float(capacity_factor or 0), capacity_groups or 0,
+                               type_of(dtype), training, mp_size, ep_size or ranks // esp_size, esp_size, order == "ep",
+                               list(nodes), profile or "")
     return text if explain else choices

@@ -1,4 +1,4 @@
-// The layer's halves on tensors: grids, layers and passes as Python has them.
+// Ranks that share experts, and which schedules suit them.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -7,13 +7,11 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
 
 #include "communicator.h"
-#include "kept.h"
 #include "waits.h"
 
 namespace moeccl::torch {
@@ -74,23 +72,24 @@ class MoeGrid {
   std::atomic<bool> failed_ = false;
 };
 
+// What a call writes as moecclExplain does.
+template <typename Call>
+std::string textOf(const Call& call) {
+  size_t bytes = 0;
+  call(nullptr, &bytes);
+  std::string text(bytes, '\0');
+  call(text.data(), &bytes);
+  text.resize(text.find('\0'));
+  return text;
+}
+
 // Of tokens and rows. Throws ValueError where there is none.
 moecclDataType_t datatypeOf(at::ScalarType type);
 
-// A config as Python names it. capacityFactor 0: dropless.
-struct LayerOptions {
-  int64_t tokens, embedding, hidden, experts, topK;
-  double capacityFactor;
-  int64_t capacityGroups;
-  at::ScalarType type;
-  bool training, learn;
-  std::string schedule;
-};
-moecclMoeConfig_t configOf(const LayerOptions& options);
-
-// Throws ValueError where an index is none of an expert's, nor -1, or a token names one twice.
-void checkIndices(const at::Tensor& indices, int64_t experts);
-// Those that a layer may be asked for.
+// Throws ValueError where an index is none of an expert's, nor -1, or a token names one twice,
+// unless it may.
+void checkIndices(const at::Tensor& indices, int64_t experts, bool repeated);
+// Those that a layer may be asked for, from moecclScheduleAuto on.
 std::vector<std::string> scheduleNames();
 
 // A schedule, as predicted for a layer.
@@ -99,62 +98,6 @@ struct Choice {
   double seconds, communication, bytesBetween;
   bool measured;
 };
-class MoeLayer;
-
-// One forward pass, until nothing needs it.
-struct MoePass : KeptPass {
-  MoePass(std::shared_ptr<MoeLayer> layer, int64_t tokens, int64_t note);
-  ~MoePass() override;
-
-  const std::shared_ptr<MoeLayer> layer;
-  const int64_t tokens;  // the caller's, without what fills up
-  moecclMoePass_t handle = nullptr;
-  moecclMoeRows_t rows = MOECCL_MOE_ROWS_INITIALIZER;
-};
-
-class MoeLayer : public std::enable_shared_from_this<MoeLayer> {
- public:
-  // Collective over the grid.
-  MoeLayer(std::shared_ptr<MoeGrid> grid, const LayerOptions& options);
-  MoeLayer(const MoeLayer&) = delete;
-  MoeLayer& operator=(const MoeLayer&) = delete;
-  ~MoeLayer();
-
-  // Of a pass that has begun. begins [local experts + 1]: where each expert's rows begin, and the
-  // last ones end.
-  struct Begun {
-    at::Tensor ticket, rows, begins;
-  };
-  // tokens [n][M], experts and weights [n][k], where n is at most the layer's. note: of the ticket.
-  Begun begin(const at::Tensor& tokens, const at::Tensor& experts, const at::Tensor& weights,
-              int64_t note);
-  // results: rows of the experts one behind the other, in one or several tensors.
-  static at::Tensor end(const at::Tensor& ticket, const Tensors& results);
-  // The gradients of the results, times `scale`.
-  static at::Tensor endBackward(const at::Tensor& ticket, const at::Tensor& gradient, double scale);
-  // The gradients of tokens and weights; those of rows count times `scale`.
-  static std::pair<at::Tensor, at::Tensor> beginBackward(const at::Tensor& ticket,
-                                                         const at::Tensor& gradient, double scale);
-
-  std::string schedule() const;
-  std::string explain() const;
-
- private:
-  friend struct MoePass;
-
-  std::string answer(const std::vector<Choice>& choices) const;
-  // Makes a call that may wait, and throws its error.
-  void call(const std::function<moecclResult_t()>& made);
-  void closeEnded();
-  at::Tensor filled(const at::Tensor& tensor, double with, at::ScalarType type) const;
-  at::Tensor rowsAt(const MoePass& pass, const void* data) const;
-
-  const std::shared_ptr<MoeGrid> grid_;
-  const LayerOptions options_;
-  moecclMoeLayer_t layer_ = nullptr;
-  std::mutex mutex_;
-  std::vector<moecclMoePass_t> ended_;  // to be destroyed by the next call
-};
 
 // The schedules of a layer on a cluster that need not be here, the fastest first.
 struct Prediction {
@@ -162,7 +105,7 @@ struct Prediction {
   std::string text;
 };
 // ranksPerNode: of the nodes; profile: a path, or empty.
-Prediction predict(const LayerOptions& options, moecclGridShape_t shape,
+Prediction predict(const moecclMoeConfig_t& config, moecclGridShape_t shape,
                    const std::vector<int>& ranksPerNode, const std::string& profile);
 
 }  // namespace moeccl::torch

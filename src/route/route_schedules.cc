@@ -1,0 +1,244 @@
+#include "src/route/route_schedules.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "moeccl/model.h"
+#include "src/base/boundary.h"
+#include "src/base/log.h"
+#include "src/base/text.h"
+#include "src/model/schedule_list.h"
+
+namespace moeccl {
+namespace {
+
+// The next eighth of a power of two.
+std::int64_t bucketOf(std::int64_t tokens) {
+  std::int64_t step = 1;
+  while (tokens > 16 * step) step *= 2;
+  return (tokens + step - 1) / step * step;
+}
+
+std::string nameOf(const ScheduleChoice& choice) {
+  return nameInChunks(choice.schedule, 1, choice.routed);
+}
+
+}  // namespace
+
+const char* whyNotAround(moecclSchedule_t schedule, const moecclGridShape_t& grid, bool training) {
+  if (training && grid.nMp > 1 && schedule != moecclScheduleAuto && seesCopies(schedule))
+    return "under it experts see each token N_MP times, and add its gradients as often; for "
+           "training it must be another, or the grid's nMp 1";
+  return nullptr;
+}
+
+RouteSchedules::RouteSchedules(moecclGrid_t grid, const RouteShape& shape, int device,
+                               Candidates candidates)
+    : shape_(shape),
+      device_(device),
+      candidates_(std::move(candidates)),
+      groups_(groupsOf(grid)),
+      compute_(device >= 0 ? givenComputeOnGpu(shape.datatype)
+                           : givenComputeOnHost(shape.datatype)) {
+  const Device current(*this);
+  passed_ = compute_->mark();
+  // Says what is wrong.
+  layerShape(configOf(shape.maxTokens), shape.schedule, groups_.shape);
+}
+
+RouteSchedules::~RouteSchedules() {
+  const Device current(*this);
+  memory_ = {};
+  passed_.reset();
+}
+
+moecclMoeConfig_t RouteSchedules::configOf(std::int64_t tokens) const {
+  moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
+  config.tokens = tokens;
+  config.embedding = shape_.hidden;
+  // Two matrices make up an expert.
+  const std::int64_t shards = groups_.shape.nEsp;
+  config.hidden =
+      std::max<std::int64_t>(shape_.expertElements / (2 * shape_.hidden) / shards, 1) * shards;
+  config.experts = shape_.experts.count;
+  config.topK = shape_.choices;
+  config.capacityFactor = shape_.capacityFactor;
+  config.capacityGroups = shape_.capacityGroups;
+  config.minCapacity = shape_.minCapacity;
+  config.dropless = shape_.capacityFactor == 0 ? 1 : 0;
+  config.datatype = shape_.datatype;
+  config.schedule = shape_.schedule;
+  config.training = shape_.training ? 1 : 0;
+  config.learn = shape_.learn ? 1 : 0;
+  config.chunks = 1;
+  // What a routing makes the host wait for on GPUs no prediction knows.
+  if (device_ >= 0 && config.dropless == 1) config.tokenRouting = -1;
+  return config;
+}
+
+LayerShape RouteSchedules::shapeOf(std::int64_t tokens, const ScheduleChoice& choice) const {
+  moecclMoeConfig_t config = configOf(tokens);
+  if (config.dropless == 1) config.tokenRouting = choice.routed ? 1 : -1;
+  return layerShape(config, choice.schedule, groups_.shape);
+}
+
+bool RouteSchedules::mayRoute() const {
+  if (device_ >= 0 || shape_.capacityFactor > 0) return false;
+  const LayerShape shape = layerShape(configOf(0), moecclScheduleAuto, groups_.shape);
+  return shape_.schedule == moecclScheduleAuto ? routesSomehow(shape)
+                                               : routesUnder(shape_.schedule, shape);
+}
+
+void RouteSchedules::makeRoute() {
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+  config.experts = shape_.experts.count;
+  config.topK = shape_.choices;
+  config.datatype = shape_.datatype;
+  config.hidden = shape_.hidden;
+  moecclRoute_t made = nullptr;
+  requireSuccess(moecclRouteCreate(groups_.grid, &config, &made));
+  route_.reset(made);
+}
+
+ScheduleChoice RouteSchedules::predicted(std::int64_t tokens) const {
+  const moecclMoeConfig_t config = configOf(tokens);
+  if (shape_.schedule != moecclScheduleAuto && route_ == nullptr) return {shape_.schedule, false};
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = groups_.grid;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  query.pass = shape_.training ? moecclPassBoth : moecclPassForward;
+  struct Destroy {
+    void operator()(moecclChoices_t it) const { moecclChoicesDestroy(it); }
+  };
+  moecclChoices_t found = nullptr;
+  int count = 0;
+  requireSuccess(moecclSelect(&query, &found, &count));
+  const std::unique_ptr<std::remove_pointer_t<moecclChoices_t>, Destroy> owned(found);
+  for (int i = 0; i < count; ++i) {
+    moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
+    requireSuccess(moecclChoicesGet(found, i, -1, &one));
+    if (whyNotAround(one.schedule, groups_.shape, shape_.training) == nullptr)
+      return {one.schedule, one.tokenRouting == 1};
+  }
+  throw Error(moecclInternalError, "no schedule serves the route");
+}
+
+void RouteSchedules::learnOf(std::int64_t tokens, const ScheduleChoice& first) {
+  learned_ = tokens;
+  std::vector<LayerModel::Candidate> all = candidates_(configOf(tokens));
+  std::erase_if(all, [&](const LayerModel::Candidate& it) {
+    return it.shape.chunks > 1 || (it.shape.routed && route_ == nullptr) ||
+           whyNotAround(it.shape.schedule, groups_.shape, shape_.training) != nullptr;
+  });
+  learning_ =
+      learningOf(groups_, *compute_, configOf(tokens), shapeOf(tokens, first), std::move(all));
+}
+
+// Each choice once.
+void RouteSchedules::tell() const {
+  if (groups_.world.rank != 0 || !logs(LogLevel::info)) return;
+  const std::string text = explanation();
+  log(LogLevel::info, {0, groups_.world.ranks}, "route: %s",
+      text.substr(0, text.find('\n')).c_str());
+}
+
+RouteSchedules::Begun RouteSchedules::begin(std::int64_t tokens) {
+  last_ = tokens;
+  const std::int64_t bucket = bucketOf(tokens);
+  auto known = chosen_.find(bucket);
+  if (known == chosen_.end()) {
+    known = chosen_.emplace(bucket, predicted(bucket)).first;
+    tell();
+  }
+  if (learned_ < 0 && shape_.learn && shape_.schedule == moecclScheduleAuto)
+    learnOf(tokens, known->second);
+  if (!restored_.empty()) take(std::exchange(restored_, {}));
+  if (kept_) return {*kept_, {}};
+  if (learning_ == nullptr) return {known->second, {}};
+  const bool timed = tokens == learned_;
+  // Making one ready takes nothing but what a pass takes.
+  if (timed) learning_->begin([](std::size_t) { return true; });
+  const std::size_t now = timed ? learning_->learner().running() : learning_->learner().current();
+  const LayerShape& shape = learning_->shape(now);
+  Begun begun{{shape.schedule, shape.routed}, {}};
+  if (timed) begun.alternative = now;
+  return begun;
+}
+
+void RouteSchedules::record(std::size_t alternative, Pass pass, const schedules::PassRun& run) {
+  if (learning_ != nullptr) learning_->learner().record(alternative, pass, run.times());
+}
+
+void RouteSchedules::requireBegun() const {
+  if (last_ < 0)
+    throw Error(moecclInvalidUsage, "no pass has begun; the schedule is chosen by its tokens");
+}
+
+std::string RouteSchedules::explain() const {
+  requireBegun();
+  if (learning_ != nullptr) return learning_->learner().explain();
+  const std::string text = explanation();
+  return kept_ ? "runs under " + nameOf(*kept_) + ", which was restored\n" + text : text;
+}
+
+// Of the last Begin, as predictions say.
+std::string RouteSchedules::explanation() const {
+  const moecclMoeConfig_t config = configOf(bucketOf(last_));
+  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
+  cluster.grid = groups_.grid;
+  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+  query.cluster = &cluster;
+  query.layer = &config;
+  query.pass = shape_.training ? moecclPassBoth : moecclPassForward;
+  std::size_t bytes = 0;
+  requireSuccess(moecclExplain(&query, nullptr, nullptr, &bytes));
+  std::string text(bytes, '\0');
+  requireSuccess(moecclExplain(&query, nullptr, text.data(), &bytes));
+  text.resize(text.find('\0'));
+  return text;
+}
+
+std::string RouteSchedules::save() const {
+  requireBegun();
+  if (learning_ != nullptr) return learning_->learner().save();
+  Alternative alone;
+  alone.name = nameOf(kept_ ? *kept_ : chosen_.at(bucketOf(last_)));
+  return Learner(word(), {alone}, 0, 1).save();
+}
+
+std::function<void()> RouteSchedules::restore(std::string_view text) {
+  if (last_ < 0) return [this, kept = std::string(text)] { restored_ = kept; };
+  if (learning_ != nullptr) {
+    Learner restored = learning_->learner();
+    restored.restore(text);
+    return [this, restored = std::move(restored)] { learning_->learner() = restored; };
+  }
+  const std::string name = choiceIn(text, word());
+  const auto named = inChunksNamed(name);
+  if (!named || named->chunks > 1)
+    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
+  if (shape_.schedule != moecclScheduleAuto && shape_.schedule != named->schedule)
+    throw Error(moecclInvalidUsage, "text is of schedule " + name +
+                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
+                                        moeccl::nameOf(shape_.schedule));
+  const ScheduleChoice choice{named->schedule, named->routed};
+  if (choice.routed && route_ == nullptr)
+    throw Error(moecclInvalidUsage,
+                "text is of schedule " + name + ", but the route does not route tokens");
+  if (const char* why = whyNotAround(choice.schedule, groups_.shape, shape_.training))
+    throw Error(moecclInvalidUsage, "text is of schedule " + name + "; " + why);
+  shapeOf(last_, choice);  // says what is wrong
+  return [this, choice] { kept_ = choice; };
+}
+
+// At the first Begin. What is of another number of tokens is left, on all ranks alike.
+void RouteSchedules::take(std::string_view text) {
+  try {
+    restore(text)();
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace moeccl

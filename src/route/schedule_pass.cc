@@ -1,0 +1,401 @@
+#include "src/route/schedule_pass.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "src/base/error.h"
+#include "src/comm/agreement.h"
+#include "src/model/schedule_list.h"
+#include "src/model/schedule_terms.h"
+#include "src/route/tells.h"
+
+namespace moeccl {
+namespace {
+
+// Instead of a number of tokens: the rank's routing is wrong.
+constexpr std::int32_t kWrong = -1;
+
+// Nobody adds up gradients of a gate.
+schedules::Sizes withoutGate(schedules::Sizes sizes) {
+  sizes.at(schedules::Dim::gateWeights) = 0;
+  return sizes;
+}
+
+// Whether gates take the batches of all ranks of an ESP group.
+bool gatesBatches(const LayerShape& shape) {
+  const schedules::Schedule& forward = valueOf(shape, Pass::forward);
+  return std::ranges::any_of(forward.phases, [&](const schedules::Phase& phase) {
+    return phase.kind == schedules::Kind::gate &&
+           forward.tables[static_cast<std::size_t>(phase.reads[0])].shape.front() ==
+               schedules::Dim::esp;
+  });
+}
+
+template <typename Real>
+void setOne(std::vector<std::byte>& weights, std::size_t at) {
+  constexpr Real kOne = 1;
+  std::memcpy(weights.data() + at * sizeof kOne, &kOne, sizeof kOne);
+}
+
+std::string nameOf(const RouteShape& shape) {
+  return "a route's Begin under a schedule, of " + std::to_string(shape.choices) + " of " +
+         std::to_string(shape.experts.count) + " experts, " + std::to_string(shape.hidden) + " x " +
+         std::string(typeName(shape.datatype));
+}
+
+}  // namespace
+
+// What a pass takes under one schedule, for so many tokens.
+struct SchedulePass::Setup {
+  Setup(RouteSchedules& all, const RouteShape& route, const LayerShape& layer,
+        const LayerShape& ownLayer, std::int64_t itsLargest, const ScheduleChoice& itsChoice,
+        schedules::PassMemory& memory)
+      : choice(itsChoice),
+        largest(itsLargest),
+        shape(layer),
+        own(ownLayer),
+        forward(schedules::atOnce(valueOf(layer, Pass::forward))),
+        backward(route.training ? std::optional(schedules::atOnce(valueOf(layer, Pass::backward)))
+                                : std::nullopt),
+        sizes(withoutGate(sizesOf(layer, forward))),
+        executor(forward, backward ? &*backward : nullptr, sizes, all.groups(), all.compute(),
+                 all.memory(), true),
+        work(all.groups(), all.compute(), layer, forward),
+        run(executor, work, memory) {
+    executor.setRoute(all.route());
+    if (route.learn) run.takeTimes();
+  }
+
+  const ScheduleChoice choice;
+  const std::int64_t largest;
+  // Of the tokens that the schedule sees, with the places that the largest takes; and of the MP
+  // group's own.
+  const LayerShape shape, own;
+  const schedules::Schedule forward;
+  const std::optional<schedules::Schedule> backward;
+  const schedules::Sizes sizes;
+  schedules::Executor executor;
+  ScheduleWork work;
+  schedules::PassRun run;
+};
+
+SchedulePass::SchedulePass(Communicator& communicator, const RouteShape& shape,
+                           const RoutePrices& prices, RouteSchedules& schedules)
+    : RoutePass(shape, communicator.rank(), prices),
+      schedules_(schedules),
+      beginName_(std::make_shared<PlanName>(nameOf(shape))),
+      gatherName_(std::make_shared<PlanName>("route: choices of other ranks")),
+      loads_(shape.experts.count),
+      begins_(static_cast<std::size_t>(shape.localExperts(communicator.rank())) + 1, 0) {}
+
+SchedulePass::~SchedulePass() {
+  const RouteSchedules::Device current(schedules_);
+  setup_.reset();
+  memory_ = {};
+  padding_.reset();
+}
+
+std::size_t SchedulePass::countBytes() const {
+  return shape_.maxTokens > 0 ? 0 : sizeof(std::int32_t);
+}
+
+// The largest number of tokens of all ranks.
+std::int64_t SchedulePass::agree(Communicator& communicator, const Routing& routing) {
+  if (shape_.maxTokens > 0) return shape_.maxTokens;
+  const auto ranks = static_cast<std::size_t>(communicator.ranks());
+  const std::int32_t mine = routing.wrong ? kWrong : static_cast<std::int32_t>(routing.tokens);
+  const std::vector<std::int32_t> tells(ranks, mine);
+  std::vector<std::int32_t> told(ranks);
+  tellEachOther(communicator, routing.counts, beginName_, tells.data(), told.data(), sizeof mine);
+  if (std::ranges::find(told, kWrong) != told.end()) {
+    CommunicatorOob oob(communicator);
+    moeccl::agree(oob, routing.wrong);  // throws
+  }
+  requireShared(told);
+  return *std::ranges::max_element(told);
+}
+
+void SchedulePass::requireShared(const std::vector<std::int32_t>& tokensOf) const {
+  const auto ranks = static_cast<std::size_t>(schedules_.groups().shape.nMp);
+  for (std::size_t rank = 0; rank < tokensOf.size(); ++rank)
+    if (const std::size_t first = rank / ranks * ranks; tokensOf[rank] != tokensOf[first])
+      throw Error(moecclInvalidArgument, "routing.tokens is " + std::to_string(tokensOf[first]) +
+                                             " on rank " + std::to_string(first) + " and " +
+                                             std::to_string(tokensOf[rank]) + " on rank " +
+                                             std::to_string(rank) +
+                                             "; ranks of an MP group bring the same tokens");
+}
+
+void SchedulePass::setUp(std::int64_t largest, const ScheduleChoice& choice) {
+  if (setup_ != nullptr && setup_->choice == choice && setup_->largest == largest &&
+      setup_->own.tokens == tokens_)
+    return;
+  const RouteSchedules::Device current(schedules_);
+  setup_.reset();
+  const LayerShape own = schedules_.shapeOf(tokens_, choice);
+  LayerShape shape = schedules_.shapeOf(largest, choice);
+  // Batches of several MP groups lie side by side, as large as the largest.
+  if (!gatesBatches(shape)) {
+    const std::int64_t places = shape.groupSlots;
+    shape = own;
+    if (!shape.dropless) shape.groupSlots = shape.gate.capacitySlots = places;
+  }
+  setup_ = std::make_unique<Setup>(schedules_, shape_, shape, own, largest, choice, memory_);
+}
+
+GivenChoices SchedulePass::choicesOf(const Routing& routing, std::int64_t first,
+                                     std::int64_t count) const {
+  const auto begin = static_cast<std::size_t>(first * shape_.choices);
+  const auto size = static_cast<std::size_t>(count * shape_.choices);
+  GivenChoices choices{count, {}, {}};
+  if (count == 0) return choices;
+  choices.experts.assign(routing.experts + begin, routing.experts + begin + size);
+  choices.weights.resize(size * shape_.weightBytes());
+  if (!shape_.hasWeights()) {
+    for (std::size_t i = 0; i < size; ++i)
+      shape_.datatype == moecclFloat64 ? setOne<double>(choices.weights, i)
+                                       : setOne<float>(choices.weights, i);
+    return choices;
+  }
+  const auto* const weights =
+      static_cast<const std::byte*>(routing.weights) + begin * shape_.weightBytes();
+  std::copy_n(weights, choices.weights.size(), choices.weights.data());
+  return choices;
+}
+
+// The number of tokens, then experts and weights of `room` tokens.
+std::vector<std::byte> SchedulePass::packed(const GivenChoices& choices, std::int64_t room) const {
+  const auto most = static_cast<std::size_t>(room * shape_.choices);
+  std::vector<std::byte> bytes(sizeof choices.tokens +
+                               most * (sizeof(std::int32_t) + shape_.weightBytes()));
+  std::memcpy(bytes.data(), &choices.tokens, sizeof choices.tokens);
+  std::byte* const experts = bytes.data() + sizeof choices.tokens;
+  if (choices.tokens == 0) return bytes;
+  std::memcpy(experts, choices.experts.data(), choices.experts.size() * sizeof(std::int32_t));
+  std::memcpy(experts + most * sizeof(std::int32_t), choices.weights.data(),
+              choices.weights.size());
+  return bytes;
+}
+
+GivenChoices SchedulePass::unpacked(const std::vector<std::byte>& bytes) const {
+  GivenChoices choices;
+  std::memcpy(&choices.tokens, bytes.data(), sizeof choices.tokens);
+  const std::size_t most =
+      (bytes.size() - sizeof choices.tokens) / (sizeof(std::int32_t) + shape_.weightBytes());
+  const auto count = static_cast<std::size_t>(choices.tokens * shape_.choices);
+  if (choices.tokens < 0 || count > most)
+    throw Error(moecclRemoteError,
+                "another rank's choices are of " + std::to_string(choices.tokens) +
+                    " tokens, and at most " +
+                    std::to_string(most / static_cast<std::size_t>(shape_.choices)) +
+                    " fit: ranks of an MP group bring the same tokens");
+  const std::byte* const experts = bytes.data() + sizeof choices.tokens;
+  choices.experts.resize(count);
+  choices.weights.resize(count * shape_.weightBytes());
+  if (count == 0) return choices;
+  std::memcpy(choices.experts.data(), experts, count * sizeof(std::int32_t));
+  std::memcpy(choices.weights.data(), experts + most * sizeof(std::int32_t),
+              choices.weights.size());
+  return choices;
+}
+
+// Of what ranks of an MP group bring, that counts which the owner of a token brings.
+void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) const {
+  const Groups& groups = schedules_.groups();
+  const LayerShape& own = setup_->own;
+  const int first = rank_ / groups.mp.ranks * groups.mp.ranks;
+  const auto partOf = [&](int part) {
+    return std::min(own.partTokens, own.tokens - own.firstToken(part));
+  };
+  std::vector<RankBytes> sends, receives;
+  const std::int64_t begin = own.firstToken(groups.mp.rank), count = partOf(groups.mp.rank);
+  const auto choices = static_cast<std::size_t>(shape_.choices);
+  const Routing mine{
+      count, all.experts.data() + begin * shape_.choices,
+      all.weights.data() + static_cast<std::size_t>(begin) * choices * shape_.weightBytes()};
+  const std::vector<std::byte> part = packed(choicesOf(mine, 0, count), own.partTokens);
+  for (int peer = 0; peer < groups.mp.ranks; ++peer) {
+    if (peer == groups.mp.rank) continue;
+    sends.push_back({first + peer, part});
+    receives.push_back({first + peer, std::vector<std::byte>(part.size())});
+  }
+  communicator.exchange(gatherName_, sends, receives);
+  for (const RankBytes& from : receives) {
+    const GivenChoices theirs = unpacked(from.bytes);
+    if (theirs.tokens != partOf(from.rank - first))
+      throw Error(moecclRemoteError,
+                  "rank " + std::to_string(from.rank) + " of the MP group brings other tokens");
+    const auto at = static_cast<std::size_t>(own.firstToken(from.rank - first)) * choices;
+    std::ranges::copy(theirs.experts, all.experts.begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(theirs.weights,
+                      all.weights.begin() + static_cast<std::ptrdiff_t>(at * shape_.weightBytes()));
+  }
+}
+
+// Those of the ESP group, by its ranks.
+std::vector<GivenChoices> SchedulePass::gatherBatches(Communicator& communicator,
+                                                      const GivenChoices& own) const {
+  const Groups& groups = schedules_.groups();
+  const moecclGridShape_t& grid = groups.shape;
+  const auto worldRank = [&](int shard) {
+    return grid.order == moecclOrderEspEp ? groups.ep.rank * grid.nEsp + shard
+                                          : shard * grid.nEp + groups.ep.rank;
+  };
+  const std::vector<std::byte> batch = packed(own, setup_->largest);
+  std::vector<RankBytes> sends, receives;
+  for (int shard = 0; shard < groups.esp.ranks; ++shard) {
+    if (shard == groups.esp.rank) continue;
+    sends.push_back({worldRank(shard), batch});
+    receives.push_back({worldRank(shard), std::vector<std::byte>(batch.size())});
+  }
+  communicator.exchange(gatherName_, sends, receives);
+  std::vector<GivenChoices> all;
+  auto next = receives.begin();
+  for (int shard = 0; shard < groups.esp.ranks; ++shard)
+    all.push_back(shard == groups.esp.rank ? own : unpacked((next++)->bytes));
+  return all;
+}
+
+std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
+                                                     const Routing& routing) {
+  const Groups& groups = schedules_.groups();
+  const LayerShape& own = setup_->own;
+  const auto with = [&](GivenChoices choices) {
+    const LayerShape its =
+        choices.tokens == own.tokens ? own : schedules_.shapeOf(choices.tokens, setup_->choice);
+    return ScheduleWork::Given{std::move(choices), its.groupTokens, its.groupSlots};
+  };
+  std::vector<ScheduleWork::Given> all;
+  if (setup_->work.gatesPart()) {
+    const std::int64_t first = own.firstToken(groups.mp.rank);
+    const std::int64_t count = std::min(own.partTokens, own.tokens - first);
+    all.push_back({choicesOf(routing, first, count), own.groupTokens, own.groupSlots});
+    return all;
+  }
+  GivenChoices batch = choicesOf(routing, 0, tokens_);
+  if (groups.mp.ranks > 1) gatherParts(communicator, batch);
+  if (setup_->work.gatesBatches() && groups.esp.ranks > 1) {
+    for (GivenChoices& each : gatherBatches(communicator, batch))
+      all.push_back(with(std::move(each)));
+    return all;
+  }
+  all.push_back(with(std::move(batch)));
+  return all;
+}
+
+template <typename Call>
+void SchedulePass::run(Communicator& communicator, void* stream, Call call) {
+  const RouteSchedules::Device current(schedules_);
+  GivenCompute& compute = schedules_.compute();
+  moecclStream_t on = static_cast<moecclStream_t>(stream);
+  if (compute.onStreams()) {
+    compute.requireUsable(on);
+    schedules_.passed().holdUp(on);
+  } else {
+    const moecclResult_t result = moecclStreamSynchronize(on);
+    if (result != moecclSuccess)
+      throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
+    on = nullptr;
+  }
+  try {
+    call(on);
+    schedules_.passed().set(on);
+  } catch (const schedules::ExchangeError&) {  // all ranks get those
+    throw;
+  } catch (const Error& error) {
+    communicator.revoke(error.what());
+    throw;
+  }
+  schedules_.returned = schedules::Clock::now();
+}
+
+void SchedulePass::begin(Communicator& communicator, const Routing& routing, void* stream) {
+  const std::int64_t largest = agree(communicator, routing);
+  const RouteSchedules::Begun begun = schedules_.begin(largest);
+  tokens_ = routing.tokens;
+  alternative_ = begun.alternative;
+  setUp(largest, begun.choice);
+  const std::int64_t first = setup_->own.firstToken(schedules_.groups().mp.rank);
+  const std::int64_t count = std::min(setup_->own.partTokens, tokens_ - first);
+  run(communicator, stream, [&](moecclStream_t on) {
+    setup_->work.set(given(communicator, routing), first, count, on);
+    setup_->run.tell(on);
+  });
+  std::ranges::copy(setup_->run.rowBegins(), begins_.begin());
+  loads_.add(count * shape_.choices, routing.experts + first * shape_.choices);
+  rowsSoFar_ += begins_.back();
+}
+
+std::int64_t SchedulePass::dropped() const { return setup_->work.dropped(); }
+
+const char* SchedulePass::algorithmName() const { return moeccl::nameOf(setup_->choice.schedule); }
+
+void SchedulePass::rankCounts(Communicator& communicator, std::int64_t* counts) const {
+  const std::size_t size = (begins_.size() - 1) * static_cast<std::size_t>(communicator.ranks());
+  std::fill_n(counts, size, 0);
+  setup_->run.countRows({counts, size});
+}
+
+const void* SchedulePass::padded(const void* tokens, moecclStream_t stream) {
+  const std::int64_t all = setup_->shape.tokens * shape_.hidden;
+  if (all == elements()) return tokens;
+  roomFor(nullptr);
+  GivenCompute& compute = schedules_.compute();
+  if (elements() > 0) compute.copy(padding_.get(), tokens, elements(), stream);
+  compute.zero(compute.at(padding_.get(), elements()), all - elements(), stream);
+  return padding_.get();
+}
+
+void* SchedulePass::roomFor(void* tokens) {
+  const std::int64_t all = setup_->shape.tokens * shape_.hidden;
+  if (all == elements()) return tokens;
+  const auto bytes = static_cast<std::size_t>(all * schedules_.compute().elementBytes());
+  if (bytes > paddingRoom_) schedules_.compute().grow(padding_, paddingRoom_, bytes);
+  return padding_.get();
+}
+
+void SchedulePass::unpad(void* tokens, moecclStream_t stream) {
+  if (roomFor(tokens) != tokens && elements() > 0)
+    schedules_.compute().copy(tokens, padding_.get(), elements(), stream);
+}
+
+void SchedulePass::dispatch(Communicator& communicator, const void* tokens, void* rows,
+                            void* stream) {
+  run(communicator, stream,
+      [&](moecclStream_t on) { setup_->run.toRows(padded(tokens, on), rows, on); });
+}
+
+void SchedulePass::combine(Communicator& communicator, const void* rows, void* output, bool forward,
+                           void* stream) {
+  schedules::PassRun& pass = setup_->run;
+  pass.skipTo(schedules_.returned);
+  run(communicator, stream, [&](moecclStream_t on) {
+    if (forward)
+      pass.toTokens(rows, roomFor(output), on);
+    else
+      pass.toTokensBackward(rows, roomFor(output), on);
+    unpad(output, on);
+  });
+  if (alternative_)
+    schedules_.record(*alternative_, forward ? Pass::forward : Pass::backward, pass);
+}
+
+void SchedulePass::combineBackward(Communicator& communicator, const void* outputGradients,
+                                   const void* rows, void* rowGradients, void* weightGradients,
+                                   void* stream) {
+  run(communicator, stream, [&](moecclStream_t on) {
+    // Without weights nobody needs what the rows were.
+    const void* const were = shape_.weighs() ? rows : rowGradients;
+    setup_->run.toRowsBackward(padded(outputGradients, on), were, rowGradients, on);
+    if (shape_.weighs()) setup_->work.takeWeightGradients(weightGradients, on);
+  });
+}
+
+void SchedulePass::forgetLoads(Communicator&) {
+  loads_.forget();
+  rowsSoFar_ = 0;
+}
+
+}  // namespace moeccl

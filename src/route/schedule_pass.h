@@ -1,0 +1,77 @@
+// A pass under a schedule: its phases before the experts, and those behind them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "src/route/expert_loads.h"
+#include "src/route/route_pass.h"
+#include "src/route/route_schedules.h"
+
+namespace moeccl {
+
+class SchedulePass final : public RoutePass {
+ public:
+  // `schedules` must outlive this.
+  SchedulePass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices,
+               RouteSchedules& schedules);
+  ~SchedulePass() override;
+
+  std::size_t countBytes() const override;
+  void begin(Communicator& communicator, const Routing& routing, void* stream) override;
+  bool isCounted() const override { return true; }
+  std::int64_t roomForRows() const override { return begins_.back(); }
+  const std::vector<std::int64_t>& expertBegins(Communicator&) override { return begins_; }
+  std::int64_t dropped() const override;
+  void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
+  std::int64_t tokens() const override { return tokens_; }
+  const char* algorithmName() const override;
+
+  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
+  void combine(Communicator& communicator, const void* rows, void* output, bool forward,
+               void* stream) override;
+  void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
+                       void* rowGradients, void* weightGradients, void* stream) override;
+
+  std::vector<std::int64_t> loads(Communicator&) const override { return loads_.with(rowsSoFar_); }
+  void forgetLoads(Communicator&) override;
+
+ private:
+  struct Setup;
+
+  std::int64_t agree(Communicator& communicator, const Routing& routing);
+  void requireShared(const std::vector<std::int32_t>& tokensOf) const;
+  // Of a pass of so many tokens, where the largest has so many.
+  void setUp(std::int64_t largest, const ScheduleChoice& choice);
+  std::vector<ScheduleWork::Given> given(Communicator& communicator, const Routing& routing);
+  GivenChoices choicesOf(const Routing& routing, std::int64_t first, std::int64_t count) const;
+  void gatherParts(Communicator& communicator, GivenChoices& all) const;
+  std::vector<GivenChoices> gatherBatches(Communicator& communicator,
+                                          const GivenChoices& own) const;
+  std::vector<std::byte> packed(const GivenChoices& choices, std::int64_t room) const;
+  GivenChoices unpacked(const std::vector<std::byte>& bytes) const;
+  // Runs one of the pass's calls.
+  template <typename Call>
+  void run(Communicator& communicator, void* stream, Call call);
+  // Where the schedule takes more tokens than the caller brings: in memory of the pass's own.
+  const void* padded(const void* tokens, moecclStream_t stream);
+  void* roomFor(void* tokens);
+  void unpad(void* tokens, moecclStream_t stream);
+  std::int64_t elements() const { return tokens_ * shape_.hidden; }
+
+  RouteSchedules& schedules_;
+  const std::shared_ptr<const PlanName> beginName_, gatherName_;
+  ExpertLoads loads_;
+  std::int64_t rowsSoFar_ = 0;
+  std::int64_t tokens_ = 0;
+  std::optional<std::size_t> alternative_;
+  schedules::PassMemory memory_;
+  std::unique_ptr<Setup> setup_;
+  std::vector<std::int64_t> begins_;
+  Memory padding_;
+  std::size_t paddingRoom_ = 0;
+};
+
+}  // namespace moeccl

@@ -1,0 +1,30 @@
+#include "src/route/tells.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+namespace moeccl {
+
+void tellEachOther(Communicator& communicator, const AlgorithmChoice& choice,
+                   const std::shared_ptr<const PlanName>& name, const void* tells, void* told,
+                   std::size_t bytes) {
+  if (!communicator.device()) {
+    Call call{choice, tells, told, bytes};
+    call.inside = name;
+    return communicator.launch(std::move(call), nullptr);
+  }
+  const auto* const from = static_cast<const std::byte*>(tells);
+  auto* const to = static_cast<std::byte*>(told);
+  std::vector<RankBytes> sends, receives;
+  for (int rank = 0; rank < communicator.ranks(); ++rank) {
+    const std::byte* const part = from + static_cast<std::size_t>(rank) * bytes;
+    sends.push_back({rank, {part, part + bytes}});
+    receives.push_back(sends.back());
+  }
+  communicator.exchange(name, sends, receives);
+  for (std::size_t rank = 0; rank < receives.size(); ++rank)
+    std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
+}
+
+}  // namespace moeccl
