@@ -121,11 +121,6 @@ typedef struct {
   double capacityFactor;  /* finite, above 0; 0: dropless, so nothing is dropped */
   int64_t capacityGroups; /* with a capacity: 1 or more, and 0 is N_MP; else 0 */
   int64_t minCapacity;    /* with a capacity: an expert has so many places per group at least */
-  /* 1: ranks of an MP group bring the same tokens. Of their routing that counts which the owner of
-   * a token brings: rank i owns the i-th of N_MP equal parts of the padded tokens. What comes back
-   * is the same on all of them, and rowGradients are of the group's tokens once. With N_MP 1 it
-   * makes no difference. A route with a schedule and N_MP above 1 needs it. */
-  int sharedTokens;
   /* A schedule's name as moecclScheduleName gives it. NULL, "" or "auto": what MOECCL_SCHEDULE
    * says, or else the fastest as predicted for the number of tokens, by eighths of a power of two;
    * and none where the route needs none. Routes with a schedule need E to be a multiple of N_EP,
@@ -135,6 +130,11 @@ typedef struct {
   /* Numbers that make up an expert, all shards together, for predictions; 0: its own time does not
    * count. */
   int64_t expertElements;
+  /* 1: ranks of an MP group bring the same tokens. Of their routing that counts which the owner of
+   * a token brings: rank i owns the i-th of N_MP equal parts of the padded tokens. What comes back
+   * is the same on all of them, and rowGradients are of the group's tokens once. With N_MP 1 it
+   * makes no difference. A route with a schedule and N_MP above 1 needs it. */
+  int sharedTokens;
   /* 0: passes of a route with a schedule keep nothing for CombineBackward, which is InvalidUsage.
    */
   int training;
@@ -149,7 +149,7 @@ typedef struct {
   {                                                                                                \
     sizeof(moecclRouteConfig_t), MOECCL_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,                  \
         moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, NULL, NULL, 0, NULL, 0, \
-        0, 0, 0, 0, NULL, 0, 1, 0                                                                  \
+        0, 0, 0, NULL, 0, 0, 1, 0                                                                  \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the calls of
@@ -196,8 +196,8 @@ MOECCL_API moecclResult_t moecclRouteExplain(moecclRoute_t route, char* text, si
  * InvalidUsage (no pass has begun; the route has no schedule). */
 MOECCL_API moecclResult_t moecclRouteSave(moecclRoute_t route, char* text, size_t* bytes);
 /* Goes on with what was saved of a route of the same config on a grid of the same shape, from the
- * next Begin on; passes that are open go on. Before the first Begin, it is taken there, where the
- * largest number of tokens is that of the text, and else left. Without config.learn the route stays
+ * next Begin on; passes that are open go on. Before the first Begin it is kept until then, taken
+ * where it fits the tokens that are brought, and else left. Without config.learn the route stays
  * under that schedule, so that a run can be repeated. Collective over the grid. Where it fails on
  * one rank it fails on all, and nothing is changed. Errors: InvalidArgument (NULL; the text was not
  * made by Save, or of another route; the message names what differs), InvalidUsage (ranks came with
@@ -247,15 +247,15 @@ typedef struct {
   unsigned version;
   int64_t rows;          /* that come to this rank; -1: not known yet */
   const int64_t* begins; /* [localExperts + 1]: where each expert's begin, and the last ends */
-  /* [localExperts][P]: how many come from each rank; with a schedule, by the ranks of the group
-   * that holds all experts, in the order of the grid. */
+  /* [localExperts][P]: how many come from each rank; with a capacity, how many places are its. */
   const int64_t* counts;
   const float* weights;  /* [rows], with moecclRouteWeightsRows; else NULL */
   const char* algorithm; /* or schedule, that brings them; a constant text */
   /* In latency mode on GPUs: where the device has `begins` [localExperts + 1], which each Dispatch
    * sets in the order of its stream; valid as long as the pass. Else NULL. */
   const int64_t* deviceBegins;
-  int64_t dropped; /* choices of this rank's tokens that got no place; of an MP group's, its own */
+  /* Choices of this rank's tokens that got no place; ranks of an MP group count their own parts. */
+  int64_t dropped;
 } moecclRows_t;
 
 #define MOECCL_ROWS_MAGIC 0x6d6f7777u

@@ -92,7 +92,7 @@ std::vector<Scheduled> scheduledCases(std::span<const moecclDataType_t> datatype
           Scheduled c{.grid = grid, .datatype = datatype, .capacityFactor = capacityFactor};
           c.experts = 4 * grid.nEp;
           c.tokens = tokens;
-          c.weighs = tokens != 1;
+          c.weighs = capacityFactor < 1;
           for (const char* schedule : schedulesOf(c)) {
             c.schedule = schedule;
             all.push_back(c);
