@@ -237,7 +237,7 @@ std::function<void()> RouteSchedules::restore(std::string_view text) {
 void RouteSchedules::take(std::string_view text) {
   try {
     restore(text)();
-  } catch (const Error&) {
+  } catch (const Error&) {  // it is of other tokens
   }
 }
 

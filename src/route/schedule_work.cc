@@ -106,14 +106,14 @@ void ScheduleWork::combineBackward(const Step& step) {
   const auto own = static_cast<std::size_t>(ofBatches() ? groups().esp.rank : 0);
   const std::int64_t count = choicesOf(tables_[own].given.choices.tokens);
   const std::size_t bytes = static_cast<std::size_t>(choicesOf(gatedTokens())) * 8;
-  if (bytes > narrowRoom_) compute_.grow(narrow_, narrowRoom_, bytes);
+  if (bytes > ofRowsRoom_) compute_.grow(ofRows_, ofRowsRoom_, bytes);
   if (bytes > wideRoom_) compute_.grow(wide_, wideRoom_, bytes);
-  compute_.clear(narrow_.get(), bytes, step.stream);
-  void* const writes[] = {step.writes[0], narrow_.get()};
+  compute_.clear(ofRows_.get(), bytes, step.stream);
+  void* const writes[] = {step.writes[0], ofRows_.get()};
   Step redirected = step;
   redirected.writes = writes;
   RowWork::combineBackward(redirected);
-  compute_.widen(narrow_.get(), count, wide_.get(), step.stream);
+  compute_.widen(ofRows_.get(), count, wide_.get(), step.stream);
 }
 
 void ScheduleWork::takeWeightGradients(void* weightGradients, moecclStream_t stream) {

@@ -70,8 +70,8 @@ class ScheduleWork final : public RowWork {
   std::vector<Tables> tables_;  // by router
   std::vector<std::int64_t> counts_;
   // Gradients of the weights: as rows gave them, and as the caller wants them.
-  Memory narrow_, wide_;
-  std::size_t narrowRoom_ = 0, wideRoom_ = 0;
+  Memory ofRows_, wide_;
+  std::size_t ofRowsRoom_ = 0, wideRoom_ = 0;
   std::vector<std::size_t> sendCounts_, sendBegins_, recvCounts_, recvBegins_;
 };
 
