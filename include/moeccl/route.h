@@ -103,6 +103,11 @@ typedef struct {
    * float16, bfloat16, or float8e4m3 or float8e5m2: then a row is `hidden` elements, a multiple of
    * 128, and behind them a float32 scale for each 128 (moecclQuantizeRows). */
   moecclDataType_t tokenDatatype;
+  /* Of throughput mode. 1: ranks of an MP group bring the same tokens. Of their routing that counts
+   * which the owner of a token brings: rank i owns the i-th of N_MP equal parts of the padded
+   * tokens. What comes back is the same on all of them, and rowGradients are of the group's tokens
+   * once. With N_MP 1 it makes no difference. A route with a schedule and N_MP above 1 needs it. */
+  int sharedTokens;
   /* "throughput" or "latency"; NULL or "": throughput. */
   const char* mode;
   /* "node", "rank" or "flat"; NULL or "": the fastest as predicted, for each Begin anew, from what
@@ -130,11 +135,6 @@ typedef struct {
   /* Numbers that make up an expert, all shards together, for predictions; 0: its own time does not
    * count. */
   int64_t expertElements;
-  /* 1: ranks of an MP group bring the same tokens. Of their routing that counts which the owner of
-   * a token brings: rank i owns the i-th of N_MP equal parts of the padded tokens. What comes back
-   * is the same on all of them, and rowGradients are of the group's tokens once. With N_MP 1 it
-   * makes no difference. A route with a schedule and N_MP above 1 needs it. */
-  int sharedTokens;
   /* 0: passes of a route with a schedule keep nothing for CombineBackward, which is InvalidUsage.
    */
   int training;
@@ -148,8 +148,8 @@ typedef struct {
 #define MOECCL_ROUTE_CONFIG_INITIALIZER                                                            \
   {                                                                                                \
     sizeof(moecclRouteConfig_t), MOECCL_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,                  \
-        moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, NULL, NULL, 0, NULL, 0, \
-        0, 0, 0, NULL, 0, 0, 1, 0                                                                  \
+        moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, 0, NULL, NULL, 0, NULL, \
+        0, 0, 0, 0, NULL, 0, 1, 0                                                                  \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the calls of
