@@ -317,6 +317,7 @@ def an_error_in_the_middle_ends_the_pass_on_all():
     for call in ("combine", "backward"):
         tokens, indices, weights, _ = routing_of(RANK, 1)
         rows, handle = route.dispatch(tokens.float().requires_grad_(), indices, weights)
+        dist.barrier()  # the error ends what others are at
         results = rows[1:] if RANK == 1 and call == "combine" else rows
 
         def fails():
