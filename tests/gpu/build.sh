@@ -108,7 +108,7 @@ makefile_for() {
     # As in kernels/meson.build.
     [[ $source == *.cu ]] && extra=-Xptxas=-warn-spills
     [[ $source == kernels/gates/gate_cuda.cu ]] && extra+=' -fmad=false'
-    printf '%s: %s %s\n\t%s %s %s -MD -MF %s.d -c %s -o %s\n-include %s.d\n' "$target" "$source" \
+    printf '%s: %s %s\n\t%s %s %s -MD -MP -MF %s.d -c %s -o %s\n-include %s.d\n' "$target" "$source" \
       "$build/flags" "$nvcc" "$flags" "$extra" "$target" "$source" "$target" "$target"
   done
   for program in "$@"; do
