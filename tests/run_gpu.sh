@@ -153,10 +153,10 @@ measure_kernels() {
   wants kernels && measures && part "$1, measured" "$2" bench_gpu \
     "${python_beside_torch[@]}" tests/gpu/kernel_bench.py "$build/bench_gpu" "${@:3}"
 }
-# count_kernels SECONDS: what the GPU's counters say of those that tell most.
+# count_kernels SECONDS: what the GPU's counters say of those that tell most. Times of what is watched are no figures.
 count_kernels() {
   wants kernels && [[ $budget && $counter_program ]] && part "counters" "$1" bench_gpu \
-    "$counter_program" --clock-control none --section SpeedOfLight --section Occupancy --launch-count 40 --kill yes \
+    env -u MEASUREMENTS "$counter_program" --clock-control none --section SpeedOfLight --section Occupancy \
     -k "regex:logits|choose|quantise|rowKernel" "$build/bench_gpu" --once gate rows
 }
 # shared_by SIZES: sets $shared, which goes before a command of ranks on such nodes.

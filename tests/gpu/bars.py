@@ -64,7 +64,8 @@ class Bar:
             return f"{value:.{digits}f}" if value is not None else "-"
 
         times = self.us / self.floor if self.floor and self.us is not None else None
-        state = {True: "kept", False: "MISSED", None: "not measured" if self.us is None else ""}[self.keeps]
+        unknown = "not measured" if self.us is None else "nothing beside it" if self.limit else ""
+        state = {True: "kept", False: "MISSED", None: unknown}[self.keeps]
         return (f"{self.letter:4}{self.what:44}{number(self.us, 1):>11}{number(self.floor, 1):>11}{number(times, 2):>9}"
                 f"{number(self.beside, 1):>11} {self.by:22}{number(self.ratio, 2):>7}  {self.limit:16}{state}".rstrip())
 

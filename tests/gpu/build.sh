@@ -10,7 +10,7 @@ import glob, sys
 for place in sys.path:
     print(*sorted(glob.glob((place or ".") + "/nvidia/*/")), sep="\n")' 2>/dev/null | sed '/^$/d; s,/$,,')
 
-found=() missing=()
+found=() missing=() of_wheels=()
 toolkit='' cudart_place='' cub_place='' cublas_place=''
 # find_in VARIABLE WHAT FILE DIR...: sets the variable to the first folder that has the file, and remembers what
 # was found, or what is missing and where it was looked for. The folder is relative to FILE.
@@ -47,8 +47,12 @@ fi
 # PyTorch finds its own libraries, and must not find others of the same name before them: it gets the path that there was,
 # and hands $LIBRARIES_OF_PROGRAMS to what it starts.
 python_beside_torch=(env "LD_LIBRARY_PATH=${LD_LIBRARY_PATH:-}" python3)
-# cuBLAS and NCCL are opened by name; the NCCL of $nccl comes before one of the toolkit's.
-for place in "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
+# cuBLAS and NCCL are opened by name; the NCCL of $nccl comes before one of the toolkit's. A toolkit may have their headers
+# alone: those of Python's packages come last.
+for place in "${wheels[@]}"; do
+  [[ $(compgen -G "$place/lib/libcublas.so*" || compgen -G "$place/lib/libnccl.so*") ]] && of_wheels+=("$place/lib")
+done
+for place in "${of_wheels[@]}" "$cublas_place"/lib{,64} "$toolkit"/lib{,64} ${nccl:+"$nccl/lib"}; do
   [[ -d $place && $place != /usr/lib && $place != /lib ]] &&
     LD_LIBRARY_PATH=$place${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 done

@@ -4,8 +4,8 @@
     kernel_bench.py BENCH_GPU WHAT...
 
 BENCH_GPU is the program that tests/run_gpu.sh --bench builds, and WHAT is what it takes. Both sides are replayed as CUDA
-graphs, on buffers that take turns, so that neither waits for the host nor finds its rows in a cache. PyTorch runs as it is,
-without torch.compile.
+graphs, on buffers that take turns, so that neither waits for the host nor finds its rows in a cache; but where ours has
+cuBLAS multiply both are called. PyTorch runs as it is, without torch.compile.
 """
 import sys
 
@@ -24,6 +24,7 @@ class Problem:
         self.experts, self.choices = row["experts"] or 64, row["choices"]
         self.entries = self.count * self.choices
         self.turns = int(min(max(BEYOND_CACHES / max(row["bytes"], 1), 1), MOST_TURNS))
+        self.captured = True  # as tests/gpu/bench has it
         self.chosen = torch.rand(self.count, self.experts, device=self.device).topk(self.choices, dim=1)[1].int()
         self.index = self.chosen.reshape(-1).argsort(stable=True) // self.choices
 
@@ -103,6 +104,7 @@ class Problem:
 
     def router_backward(self):
         """Gradients of gate and tokens, from those of sigmoid's weights."""
+        self.captured = False
         torch, logits = self.torch, self.logits()
         (tokens,), (slopes,) = self.rows(self.count, turns=1), self.rows(self.count, turns=1)
         gate = torch.rand(self.width, self.experts, device=self.device, dtype=torch.bfloat16)
@@ -123,6 +125,7 @@ class Problem:
         yield "matmul, bfloat16", work
 
     def differentiate_softmax(self):
+        self.captured = False
         torch, logits, chosen = self.torch, self.logits(), self.chosen.long()
         of_weights = torch.rand(self.count, self.choices, device=self.device)
 
@@ -169,7 +172,7 @@ class Problem:
         return self.torch.tensor(ends, device=self.device, dtype=self.torch.int32)
 
     def grouped(self, products):
-        self.turns = 1
+        self.turns, self.captured = 1, False
         torch, hidden, ends = self.torch, 2048, self.ends()
         multiply = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
         (rows,) = self.rows(self.entries, turns=1)
@@ -193,7 +196,7 @@ class Problem:
 
     def grouped_backward(self):
         """Of experts' two products with a GELU between, which keep what lies between."""
-        self.turns = 1
+        self.turns, self.captured = 1, False
         torch, hidden, ends = self.torch, 2048, self.ends()
         multiply = getattr(torch.nn.functional, "grouped_mm", None) or torch._grouped_mm
         (rows,), (slopes,) = self.rows(self.entries, turns=1), self.rows(self.entries, turns=1)
@@ -262,7 +265,7 @@ def compare(torch, row):
     try:
         problem = Problem(torch, row)
         for name, work in RIVALS[row["kernel"]](problem):
-            us = microseconds(torch, work, problem.turns)
+            us = microseconds(torch, work, problem.turns, problem.captured)
             note({"rival": row["kernel"], **sizes, "by": name, "us": us})
             print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}{us:12.2f}{us / row['us']:10.2f}  {name}",
                   flush=True)

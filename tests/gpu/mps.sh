@@ -10,7 +10,7 @@ kernels_gpu=$1
 shift
 if command -v nvidia-cuda-mps-control >/dev/null; then
   folder=$(mktemp -d)
-  trap 'echo quit | timeout --kill-after=1 3 nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$folder"' EXIT
+  trap 'echo quit | CUDA_MPS_PIPE_DIRECTORY=$folder timeout --kill-after=1 3 nvidia-cuda-mps-control >/dev/null 2>&1; rm -rf "$folder"' EXIT
   export CUDA_MPS_PIPE_DIRECTORY=$folder CUDA_MPS_LOG_DIRECTORY=$folder
   # The daemon is not to hold open what reads this script's output.
   if timeout --kill-after=1 10 nvidia-cuda-mps-control -d </dev/null >/dev/null 2>&1 &&

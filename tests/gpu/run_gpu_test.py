@@ -55,6 +55,12 @@ class Pages(unittest.TestCase):
         self.assertRegex(page, r"f +S1 forward, 8192 tokens, E=64 +7500\.0 +5000\.0 +1\.50 ")
         self.assertRegex(page, r"f +S1 both passes, 8192 tokens, E=64 +22000\.0 +15000\.0 +1\.47 ")
 
+    def test_a_bar_is_not_silent_where_what_it_is_held_against_is_missing(self):
+        page = bars.page({"date": "", "machine": {"gpu": ""}, "versions": {"cuda": "", "nccl": "", "torch": ""},
+                          "parts": [{"numbers": [LAYER, PACK | {"kernel": "expert product"}]}]})
+        self.assertRegex(page, "e +expert product, 8192 tokens, E=64 .* >= 1 +nothing beside it\n")
+        self.assertRegex(page, "f +S1 forward, 8192 tokens, E=64 .* >= 1 +nothing beside it\n")
+
     def test_resources_of_all_kernels_are_listed_launched_or_not(self):
         launched = [{"choose<bfloat16>": (256, 1024 * experts, 4)} for experts in (8, 16)] + [{}]
         row = kernel_report.line_of(("choose<bfloat16>", 64, 0, 0), launched).split()
@@ -124,6 +130,17 @@ class RunGpu(unittest.TestCase):
         self.assertRegex(text, f"missing  cuBLAS: no include/cublas_v2.h in {self.fake.resolve()}, /usr, .*{wheel}")
         self.assertRegex(text, "missing  CLI11: no CLI/CLI.hpp in where the compiler looks")
 
+    def test_libraries_are_found_where_the_toolkit_has_headers_alone(self):
+        wheels = [self.write(f"packages/nvidia/{name}", "").parent for name in ("cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2")]
+        self.write("packages/nvidia/cudnn/lib/libcudnn.so.9", "")
+        self.write("lib64/libcublas.so.13", "")
+        environment = {**os.environ, "PATH": f"{self.fake}/bin:{os.environ['PATH']}", "PYTHONPATH": str(self.fake / "packages")}
+        environment.pop("LD_LIBRARY_PATH", None)
+        places = subprocess.run(["bash", "-uc", "arch= nccl= include=; source tests/gpu/build.sh; echo $LIBRARIES_OF_PROGRAMS"],
+                                cwd=ROOT, env=environment, check=True, capture_output=True, text=True).stdout.strip().split(":")
+        self.assertEqual(places[0], str(self.fake.resolve() / "lib64"))
+        self.assertEqual(set(places[-2:]), set(map(str, wheels)))
+
     @unittest.skipIf(list(pathlib.Path("/dev").glob("nvidia[0-9]*")), "there is a GPU")
     def test_without_a_gpu_nothing_is_built_and_nothing_fails(self):
         self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
@@ -169,6 +186,14 @@ class RunGpu(unittest.TestCase):
         for name in ("processor", "processors", "memory_gib", "kernel"):
             self.assertTrue(results["machine"][name])
         self.assertIn("date", results)
+
+    def test_times_under_a_profiler_are_no_figures(self):
+        self.use_built()
+        self.write("bin/ncu", '#!/bin/bash\nexec "${@: -4}"\n').chmod(0o755)
+        code, text = self.run_gpu("--only", "kernels", "--no-sanitizer", "--budget", "500")
+        self.assertEqual(code, 0, text)
+        self.assertIn("17 GB/s", self.parts()["counters"]["output"])
+        self.assertEqual(self.parts()["counters"]["numbers"], [])
 
     def test_odd_figures_of_a_part_cost_nothing_of_others(self):
         self.use_built()
@@ -346,6 +371,15 @@ class RunGpu(unittest.TestCase):
         self.assertIn("processes share the GPU by MPS", text)
         self.assertEqual((self.fake / "mps").read_text(), "-d\n\n")
         self.assertLess(took, 120)
+
+    def test_a_daemon_of_mps_that_does_not_work_is_told_to_end(self):
+        self.write("bin/nvidia-cuda-mps-control", "#!/bin/bash\necho \"$* $CUDA_MPS_PIPE_DIRECTORY\" >>$FAKE/mps\n").chmod(0o755)
+        environment = {**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake}/bin:{os.environ['PATH']}"}
+        said = subprocess.run(["bash", ROOT / "tests/gpu/mps.sh", "false", "bash", "-c", "echo [$CUDA_MPS_PIPE_DIRECTORY]"],
+                              env=environment, check=True, capture_output=True, text=True).stdout
+        self.assertIn("MPS does not work here\n[]\n", said)
+        began, ended = (self.fake / "mps").read_text().splitlines()
+        self.assertEqual(began.removeprefix("-d"), ended)
 
     def test_two_calls_on_machines_that_know_nothing_of_each_other(self):
         """What was built elsewhere comes along; a call that is killed leaves what it has found, and the next goes on."""
