@@ -122,7 +122,12 @@ def begin(build, nvcc, nccl, sanitizer, results):
              "versions": versions(nvcc, nccl, sanitizer)}
     (build / "machine.json").write_text(json.dumps(where))
     if results:
-        restore(build, results)
+        try:
+            restore(build, results)
+        except (KeyError, TypeError, ValueError) as error:
+            # The time of a lent GPU runs: what cannot be read is measured anew.
+            print(f"{results} cannot be read as an earlier run's results.json ({type(error).__name__}: {error}); "
+                  "parts that it should have are run again")
 
 
 def replace(path, text):

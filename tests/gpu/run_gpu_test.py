@@ -166,6 +166,16 @@ class RunGpu(unittest.TestCase):
         self.assertEqual({name: part["status"] for name, part in self.parts().items()},
                          {"kernels": "passed", "ranks 1": "passed", "ranks 1+2": "passed", "tools": "skipped"})
 
+    def test_results_that_cannot_be_read_cost_nothing_but_themselves(self):
+        self.use_built()
+        broken = self.fake / "broken.json"
+        for text in ('{"parts": [', '{"machine": 1}', '{"parts": [7]}'):
+            broken.write_text(text)
+            code, told = self.run_gpu("--quick", "--from", str(broken))
+            self.assertEqual(code, 0, told)
+            self.assertIn("broken.json cannot be read", told)
+            self.assertEqual(self.parts()["kernels"]["status"], "passed")
+
     def test_results_have_machine_versions_and_numbers(self):
         self.use_built()
         self.write("include/nccl.h", "#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH 9\n")
