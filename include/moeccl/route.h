@@ -196,11 +196,11 @@ MOECCL_API moecclResult_t moecclRouteExplain(moecclRoute_t route, char* text, si
  * InvalidUsage (no pass has begun; the route has no schedule). */
 MOECCL_API moecclResult_t moecclRouteSave(moecclRoute_t route, char* text, size_t* bytes);
 /* Goes on with what was saved of a route of the same config on a grid of the same shape, from the
- * next Begin on; passes that are open go on. Before the first Begin it is kept until then, taken
- * where it fits the tokens that are brought, and else left. Without config.learn the route stays
- * under that schedule, so that a run can be repeated. Collective over the grid. Where it fails on
- * one rank it fails on all, and nothing is changed. Errors: InvalidArgument (NULL; the text was not
- * made by Save, or of another route; the message names what differs), InvalidUsage (ranks came with
+ * next Begin on; passes that are open go on. Before the first Begin too: passes of the text's
+ * number of tokens are then those that are timed. Without config.learn the route stays under that
+ * schedule, so that a run can be repeated. Collective over the grid. Where it fails on one rank it
+ * fails on all, and nothing is changed. Errors: InvalidArgument (NULL; the text was not made by
+ * Save, or of another route; the message names what differs), InvalidUsage (ranks came with
  * different texts; config.schedule or MOECCL_SCHEDULE asks for another schedule; the route has
  * none), and those of moecclAllGather; RemoteError (one of these on another rank, which the message
  * names). */
@@ -273,8 +273,8 @@ MOECCL_API moecclResult_t moecclPassGetRows(moecclRoutePass_t pass, moecclRows_t
  * multiplied is aligned to its elements, and the second call of a pass can be captured. In latency
  * mode a call on another stream than the one before waits for that. A rank that fails by itself,
  * such as for want of memory, revokes the communicator. Errors: InvalidArgument (a buffer that is
- * NULL, or overlaps another), InvalidUsage (what latency mode has not), and those of
- * moecclAllToAllv. */
+ * NULL, or overlaps another), InvalidUsage (what latency mode has not; under a schedule
+ * CombineBackward before the pass's first Combine), and those of moecclAllToAllv. */
 
 /* tokens [tokens][tokenBytes] -> rows [rows][tokenBytes]. */
 MOECCL_API moecclResult_t moecclPassDispatch(moecclRoutePass_t pass, const void* tokens, void* rows,

@@ -13,6 +13,7 @@
 #include "src/base/text.h"
 #include "src/comm/agreement.h"
 #include "src/model/schedule_list.h"
+#include "src/route/question.h"
 
 namespace {
 
@@ -70,15 +71,10 @@ void requireResidual(const char* argument, const Mlp& mlp, bool has) {
 
 // The first line of what there is to say about the choice of its schedule.
 std::string whyOf(moecclGrid_t grid, const moecclMoeConfig_t& config) {
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.grid = grid;
-  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
-  query.cluster = &cluster;
-  query.layer = &config;
-  query.pass = config.training != 0 ? moecclPassBoth : moecclPassForward;
+  const moeccl::LayerQuery query(grid, config);
   char text[256];
   std::size_t bytes = sizeof text;
-  if (moecclExplain(&query, nullptr, text, &bytes) != moecclSuccess)
+  if (moecclExplain(query.get(), nullptr, text, &bytes) != moecclSuccess)
     return moecclGetLastError(nullptr);
   const std::string all = text;
   return all.substr(0, all.find('\n'));

@@ -64,6 +64,10 @@ struct DestroyRoute {
   void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
 };
 using Route = std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, DestroyRoute>;
+// What passes that route tokens take, with a row for each choice's token. Collective over the grid.
+// Throws Error.
+Route routeFor(const Groups& groups, int experts, int choices, std::int64_t embedding,
+               moecclDataType_t datatype);
 struct EndRoutePass {
   void operator()(moecclRoutePass_t pass) const { moecclPassEnd(pass); }
 };

@@ -142,6 +142,8 @@ class Learner {
   std::string why_;
 };
 
+// Of how many tokens what save() gave is. Throws Error (InvalidArgument).
+std::int64_t tokensIn(std::string_view text);
 // The schedule of what save() gave, or restore() would throw, of a layer that does not learn.
 std::string choiceIn(std::string_view text, const std::string& layer);
 

@@ -12,6 +12,7 @@
 //   was S2 1.2                               what it was off its prediction, some time ago
 //   evidence S1 sure 12 0.001 0.002 ...      or "tried"; how many seconds follow, pass by pass
 //   end
+#include <algorithm>
 #include <charconv>
 #include <sstream>
 
@@ -147,6 +148,19 @@ void Learner::restore(std::string_view text) {
   read.step_ = step_;
   read.correct();
   *this = std::move(read);
+}
+
+std::int64_t tokensIn(std::string_view text) {
+  Words words(text);
+  for (const std::string& word : {std::string(kHead), numberText(kVersion), std::string("layer")})
+    words.expect(word);
+  const std::string layer = words.word("the layer"), first = "tokens=";
+  std::int64_t tokens = 0;
+  const char* const begin = layer.data() + std::min(first.size(), layer.size());
+  const auto read = std::from_chars(begin, layer.data() + layer.size(), tokens);
+  if (!layer.starts_with(first) || read.ec != std::errc() || tokens < 0)
+    refuse("it says \"" + layer + "\" where \"tokens=\" and a number should be");
+  return tokens;
 }
 
 std::string choiceIn(std::string_view text, const std::string& layer) {

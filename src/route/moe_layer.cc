@@ -10,6 +10,7 @@
 #include "src/base/error.h"
 #include "src/model/schedule_list.h"
 #include "src/model/schedule_terms.h"
+#include "src/route/question.h"
 
 namespace moeccl {
 namespace {
@@ -37,15 +38,10 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
   const bool mayRoute = requested != moecclScheduleAuto && config.tokenRouting == 0 && !onGpu &&
                         routesUnder(requested, shape) && severalNodes(groups);
   if (requested != moecclScheduleAuto && !cuts && !mayRoute) return shape;
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.grid = groups.grid;
-  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
-  query.cluster = &cluster;
-  query.layer = &config;
-  query.pass = config.training ? moecclPassBoth : moecclPassForward;
+  const LayerQuery query(groups.grid, config);
   moecclChoices_t choices = nullptr;
   moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
-  moecclResult_t result = moecclSelect(&query, &choices, nullptr);
+  moecclResult_t result = moecclSelect(query.get(), &choices, nullptr);
   if (result == moecclSuccess) result = moecclChoicesGet(choices, 0, -1, &first);
   moecclChoicesDestroy(choices);
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
@@ -85,15 +81,10 @@ bool MoeLayer::mayRoute() const {
 }
 
 void MoeLayer::makeRoute() {
-  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
-  config.experts = static_cast<int>(shape().experts);
-  config.topK = static_cast<int>(shape().choices);
-  config.datatype = shape().datatype;
-  config.hidden = shape().embedding;
-  moecclRoute_t made = nullptr;
-  requireSuccess(moecclRouteCreate(groups_.grid, &config, &made));
-  route_.reset(made);
-  running_[now_]->setRoute(made);
+  route_ =
+      schedules::routeFor(groups_, static_cast<int>(shape().experts),
+                          static_cast<int>(shape().choices), shape().embedding, shape().datatype);
+  running_[now_]->setRoute(route_.get());
 }
 
 MoeLayer::~MoeLayer() {

@@ -8,6 +8,7 @@
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/model/schedule_list.h"
+#include "src/route/question.h"
 
 namespace moeccl {
 namespace {
@@ -90,31 +91,20 @@ bool RouteSchedules::mayRoute() const {
 }
 
 void RouteSchedules::makeRoute() {
-  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
-  config.experts = shape_.experts.count;
-  config.topK = shape_.choices;
-  config.datatype = shape_.datatype;
-  config.hidden = shape_.hidden;
-  moecclRoute_t made = nullptr;
-  requireSuccess(moecclRouteCreate(groups_.grid, &config, &made));
-  route_.reset(made);
+  route_ = schedules::routeFor(groups_, shape_.experts.count, shape_.choices, shape_.hidden,
+                               shape_.datatype);
 }
 
 ScheduleChoice RouteSchedules::predicted(std::int64_t tokens) const {
   const moecclMoeConfig_t config = configOf(tokens);
   if (shape_.schedule != moecclScheduleAuto && route_ == nullptr) return {shape_.schedule, false};
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.grid = groups_.grid;
-  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
-  query.cluster = &cluster;
-  query.layer = &config;
-  query.pass = shape_.training ? moecclPassBoth : moecclPassForward;
+  const LayerQuery query(groups_.grid, config);
   struct Destroy {
     void operator()(moecclChoices_t it) const { moecclChoicesDestroy(it); }
   };
   moecclChoices_t found = nullptr;
   int count = 0;
-  requireSuccess(moecclSelect(&query, &found, &count));
+  requireSuccess(moecclSelect(query.get(), &found, &count));
   const std::unique_ptr<std::remove_pointer_t<moecclChoices_t>, Destroy> owned(found);
   for (int i = 0; i < count; ++i) {
     moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
@@ -125,15 +115,15 @@ ScheduleChoice RouteSchedules::predicted(std::int64_t tokens) const {
   throw Error(moecclInternalError, "no schedule serves the route");
 }
 
-void RouteSchedules::learnOf(std::int64_t tokens, const ScheduleChoice& first) {
-  learned_ = tokens;
+// Of a route whose schedule is automatic; null: it has no other to choose.
+std::shared_ptr<Learning> RouteSchedules::learningFor(std::int64_t tokens,
+                                                      const ScheduleChoice& first) const {
   std::vector<LayerModel::Candidate> all = candidates_(configOf(tokens));
   std::erase_if(all, [&](const LayerModel::Candidate& it) {
     return it.shape.chunks > 1 || (it.shape.routed && route_ == nullptr) ||
            whyNotAround(it.shape.schedule, groups_.shape, shape_.training) != nullptr;
   });
-  learning_ =
-      learningOf(groups_, *compute_, configOf(tokens), shapeOf(tokens, first), std::move(all));
+  return learningOf(groups_, *compute_, configOf(tokens), shapeOf(tokens, first), std::move(all));
 }
 
 // Each choice once.
@@ -152,9 +142,10 @@ RouteSchedules::Begun RouteSchedules::begin(std::int64_t tokens) {
     known = chosen_.emplace(bucket, predicted(bucket)).first;
     tell();
   }
-  if (learned_ < 0 && shape_.learn && shape_.schedule == moecclScheduleAuto)
-    learnOf(tokens, known->second);
-  if (!restored_.empty()) take(std::exchange(restored_, {}));
+  if (learned_ < 0 && learns()) {
+    learning_ = learningFor(tokens, known->second);
+    learned_ = tokens;
+  }
   if (kept_) return {*kept_, {}};
   if (learning_ == nullptr) return {known->second, {}};
   const bool timed = tokens == learned_;
@@ -186,16 +177,11 @@ std::string RouteSchedules::explain() const {
 // Of the last Begin, as predictions say.
 std::string RouteSchedules::explanation() const {
   const moecclMoeConfig_t config = configOf(bucketOf(last_));
-  moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
-  cluster.grid = groups_.grid;
-  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
-  query.cluster = &cluster;
-  query.layer = &config;
-  query.pass = shape_.training ? moecclPassBoth : moecclPassForward;
+  const LayerQuery query(groups_.grid, config);
   std::size_t bytes = 0;
-  requireSuccess(moecclExplain(&query, nullptr, nullptr, &bytes));
+  requireSuccess(moecclExplain(query.get(), nullptr, nullptr, &bytes));
   std::string text(bytes, '\0');
-  requireSuccess(moecclExplain(&query, nullptr, text.data(), &bytes));
+  requireSuccess(moecclExplain(query.get(), nullptr, text.data(), &bytes));
   text.resize(text.find('\0'));
   return text;
 }
@@ -205,17 +191,24 @@ std::string RouteSchedules::save() const {
   if (learning_ != nullptr) return learning_->learner().save();
   Alternative alone;
   alone.name = nameOf(kept_ ? *kept_ : chosen_.at(bucketOf(last_)));
-  return Learner(word(), {alone}, 0, 1).save();
+  return Learner(wordOf(configOf(last_), groups_.shape), {alone}, 0, 1).save();
 }
 
 std::function<void()> RouteSchedules::restore(std::string_view text) {
-  if (last_ < 0) return [this, kept = std::string(text)] { restored_ = kept; };
-  if (learning_ != nullptr) {
-    Learner restored = learning_->learner();
+  // Before the first Begin the text says for how many tokens it is.
+  const std::int64_t tokens = learned_ >= 0 ? learned_ : last_ >= 0 ? last_ : tokensIn(text);
+  std::shared_ptr<Learning> learning = learning_;
+  if (learned_ < 0 && learns()) learning = learningFor(tokens, predicted(bucketOf(tokens)));
+  if (learning != nullptr) {
+    Learner restored = learning->learner();
     restored.restore(text);
-    return [this, restored = std::move(restored)] { learning_->learner() = restored; };
+    return [this, learning, tokens, restored = std::move(restored)] {
+      learning_ = learning;
+      learning_->learner() = restored;
+      learned_ = tokens;
+    };
   }
-  const std::string name = choiceIn(text, word());
+  const std::string name = choiceIn(text, wordOf(configOf(tokens), groups_.shape));
   const auto named = inChunksNamed(name);
   if (!named || named->chunks > 1)
     throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
@@ -229,16 +222,8 @@ std::function<void()> RouteSchedules::restore(std::string_view text) {
                 "text is of schedule " + name + ", but the route does not route tokens");
   if (const char* why = whyNotAround(choice.schedule, groups_.shape, shape_.training))
     throw Error(moecclInvalidUsage, "text is of schedule " + name + "; " + why);
-  shapeOf(last_, choice);  // says what is wrong
+  shapeOf(tokens, choice);  // says what is wrong
   return [this, choice] { kept_ = choice; };
-}
-
-// At the first Begin. What is of another number of tokens is left, on all ranks alike.
-void RouteSchedules::take(std::string_view text) {
-  try {
-    restore(text)();
-  } catch (const Error&) {  // it is of other tokens
-  }
 }
 
 }  // namespace moeccl

@@ -90,12 +90,11 @@ class RouteSchedules {
  private:
   moecclMoeConfig_t configOf(std::int64_t tokens) const;
   ScheduleChoice predicted(std::int64_t tokens) const;
-  void learnOf(std::int64_t tokens, const ScheduleChoice& first);
-  std::string word() const { return wordOf(configOf(last_), groups_.shape); }
+  bool learns() const { return shape_.learn && shape_.schedule == moecclScheduleAuto; }
+  std::shared_ptr<Learning> learningFor(std::int64_t tokens, const ScheduleChoice& first) const;
   void requireBegun() const;
   std::string explanation() const;
   void tell() const;
-  void take(std::string_view text);
 
   const RouteShape shape_;
   const int device_;
@@ -108,9 +107,8 @@ class RouteSchedules {
   std::map<std::int64_t, ScheduleChoice> chosen_;  // by tokens, in eighths of a power of two
   std::int64_t last_ = -1;                         // tokens of the last Begin
   std::int64_t learned_ = -1;                      // tokens of what is learned
-  std::unique_ptr<Learning> learning_;
+  std::shared_ptr<Learning> learning_;
   std::optional<ScheduleChoice> kept_;  // restored, and not learned from
-  std::string restored_;                // until the first Begin
 };
 
 }  // namespace moeccl

@@ -1,9 +1,22 @@
 // The token routing of a pass, by the public API.
 #include <algorithm>
 
+#include "src/base/boundary.h"
 #include "src/route/executor.h"
 
 namespace moeccl::schedules {
+
+Route routeFor(const Groups& groups, int experts, int choices, std::int64_t embedding,
+               moecclDataType_t datatype) {
+  moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+  config.experts = experts;
+  config.topK = choices;
+  config.hidden = embedding;
+  config.datatype = datatype;
+  moecclRoute_t made = nullptr;
+  requireSuccess(moecclRouteCreate(groups.grid, &config, &made));
+  return Route(made);
+}
 
 // Of the chunk of a phase of token routing, by the counts that bind its rows.
 PassRun::Routed& PassRun::routed(const Phase& phase) {

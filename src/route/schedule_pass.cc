@@ -132,7 +132,6 @@ void SchedulePass::setUp(std::int64_t largest, const ScheduleChoice& choice) {
   if (setup_ != nullptr && setup_->choice == choice && setup_->largest == largest &&
       setup_->own.tokens == tokens_)
     return;
-  const RouteSchedules::Device current(schedules_);
   setup_.reset();
   const LayerShape own = schedules_.shapeOf(tokens_, choice);
   LayerShape shape = schedules_.shapeOf(largest, choice);
@@ -316,10 +315,12 @@ void SchedulePass::begin(Communicator& communicator, const Routing& routing, voi
   const RouteSchedules::Begun begun = schedules_.begin(largest);
   tokens_ = routing.tokens;
   alternative_ = begun.alternative;
-  setUp(largest, begun.choice);
-  const std::int64_t first = setup_->own.firstToken(schedules_.groups().mp.rank);
-  const std::int64_t count = std::min(setup_->own.partTokens, tokens_ - first);
+  combined_ = false;
+  std::int64_t first = 0, count = 0;
   run(communicator, stream, [&](moecclStream_t on) {
+    setUp(largest, begun.choice);
+    first = setup_->own.firstToken(schedules_.groups().mp.rank);
+    count = std::min(setup_->own.partTokens, tokens_ - first);
     setup_->work.set(given(communicator, routing), first, count, on);
     setup_->run.tell(on);
   });
@@ -378,6 +379,7 @@ void SchedulePass::combine(Communicator& communicator, const void* rows, void* o
       pass.toTokensBackward(rows, roomFor(output), on);
     unpad(output, on);
   });
+  combined_ |= forward;
   if (alternative_)
     schedules_.record(*alternative_, forward ? Pass::forward : Pass::backward, pass);
 }
@@ -385,6 +387,10 @@ void SchedulePass::combine(Communicator& communicator, const void* rows, void* o
 void SchedulePass::combineBackward(Communicator& communicator, const void* outputGradients,
                                    const void* rows, void* rowGradients, void* weightGradients,
                                    void* stream) {
+  // What came back is kept for the gradients of weights.
+  if (shape_.weighs() && !combined_)
+    throw Error(moecclInvalidUsage,
+                "the pass has had no moecclPassCombine, whose gradient this is; call that first");
   run(communicator, stream, [&](moecclStream_t on) {
     // Without weights nobody needs what the rows were.
     const void* const were = shape_.weighs() ? rows : rowGradients;

@@ -66,6 +66,7 @@ class SchedulePass final : public RoutePass {
   ExpertLoads loads_;
   std::int64_t rowsSoFar_ = 0;
   std::int64_t tokens_ = 0;
+  bool combined_ = false;  // since begin()
   std::optional<std::size_t> alternative_;
   schedules::PassMemory memory_;
   std::unique_ptr<Setup> setup_;

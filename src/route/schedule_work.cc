@@ -1,7 +1,6 @@
 #include "src/route/schedule_work.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "kernels/capacity.h"

@@ -365,6 +365,27 @@ TEST(RouteScheduleErrors, OneRankWithAWrongRouting) {
       }
 }
 
+TEST(RouteScheduleErrors, AGradientBeforeItsCombine) {
+  const Scheduled c{.grid = kFour, .schedule = "S1", .capacityFactor = 1};
+  onGrid(c.grid, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
+    Begun begun(c, comm, grid, rank);
+    const std::vector<int32_t> experts{0, 1, 2, -1};
+    const std::vector<float> weights(4, 1), gradients(2 * SchedulePass::kHidden), kept(65536);
+    std::vector<float> rows(65536), ofWeights(4);
+    moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+    routing.tokens = 2;
+    routing.experts = experts.data();
+    routing.weights = weights.data();
+    moecclRoutePass_t pass = nullptr;
+    check(moecclRouteBegin(begun.route, &routing, nullptr, &pass), comm);
+    checkError(moecclPassCombineBackward(pass, gradients.data(), kept.data(), rows.data(),
+                                         ofWeights.data(), nullptr),
+               moecclInvalidUsage, comm, {"moecclPassCombine"});
+    check(moecclPassEnd(pass));
+    begun.pass->both();
+  });
+}
+
 TEST(RouteScheduleErrors, AnMpGroupWithDifferentNumbersOfTokens) {
   const Scheduled c{.grid = kFour, .capacityFactor = 1};
   onGrid(c.grid, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
