@@ -21,16 +21,15 @@ struct Value {
 
 class Interpreter {
  public:
-  Interpreter(const Contract& contract, std::span<const Plan> plans, Machine machine,
+  Interpreter(const Promise& promise, std::span<const Plan> plans, Machine machine,
               std::mt19937& random)
-      : contract_(contract),
+      : promise_(promise),
         plans_(plans),
         machine_(machine),
         random_(random),
-        pieces_(plans[0].pieces),
-        sums_(contract.expected(0, 0).size() > 1) {
-    for (int rank = 0; rank < contract.ranks; ++rank) layOut(rank);
-    for (int rank = 0; rank < contract.ranks; ++rank) group(rank);
+        pieces_(plans[0].pieces) {
+    for (int rank = 0; rank < promise.ranks; ++rank) layOut(rank);
+    for (int rank = 0; rank < promise.ranks; ++rank) group(rank);
     match();
   }
 
@@ -83,17 +82,25 @@ class Interpreter {
 
   // Of a piece. Where payloads are summed, those of one number are equally large.
   Value valueOf(Payload piece) const {
-    const Payload whole = contract_.identity({piece.rank, piece.block / pieces_});
+    Payload whole{piece.rank, piece.block / pieces_};
+    if (promise_.identity) whole = promise_.identity(whole);
     const auto rank = static_cast<std::uint64_t>(whole.rank);
     const auto block = static_cast<std::uint64_t>(whole.block * pieces_ + piece.block % pieces_);
     return {(rank * 1000003 + block + 1) * 0x9e3779b97f4a7c15u,
-            (sums_ ? 0 : rank * 100000) + block};
+            promise_.uniform ? 1 : (promise_.sums ? 0 : rank * 100000) + block};
   }
 
   std::vector<Payload> expected(int rank, int block) const {
-    std::vector<Payload> payloads = contract_.expected(rank, block / pieces_);
+    std::vector<Payload> payloads;
+    promise_.expected(rank, block / pieces_, payloads);
     for (Payload& payload : payloads) payload.block = payload.block * pieces_ + block % pieces_;
     return payloads;
+  }
+
+  // One that an output block is as large as; any, where nothing is to be written.
+  Payload firstOf(int rank, int block) const {
+    const std::vector<Payload> payloads = expected(rank, block);
+    return payloads.empty() ? Payload{rank, block} : payloads[0];
   }
 
   // Where blocks are; what they are at first, others than inputs but for their bits; and what
@@ -103,7 +110,7 @@ class Interpreter {
       const Region region{first_.size(), blocksIn(rank, buffer)};
       for (int block = 0; block < static_cast<int>(region.count); ++block)
         first_.push_back(buffer == Buffer::input    ? valueOf({rank, block})
-                         : buffer == Buffer::output ? valueOf(expected(rank, block)[0])
+                         : buffer == Buffer::output ? valueOf(firstOf(rank, block))
                                                     : valueOf(plans_[rank].scratch[block]));
       regions_.push_back(region);
     }
@@ -117,7 +124,7 @@ class Interpreter {
   size_t blocksIn(int rank, Buffer buffer) const {
     if (buffer == Buffer::scratch) return plans_[rank].scratch.size();
     return static_cast<size_t>(
-        (buffer == Buffer::input ? contract_.inputBlocks(rank) : contract_.outputBlocks(rank)) *
+        (buffer == Buffer::input ? promise_.inputBlocks(rank) : promise_.outputBlocks(rank)) *
         pieces_);
   }
 
@@ -139,7 +146,7 @@ class Interpreter {
 
   void begin() {
     memory_ = first_;
-    for (int rank = 0; rank < contract_.ranks; ++rank)
+    for (int rank = 0; rank < promise_.ranks; ++rank)
       for (Buffer buffer : {Buffer::output, Buffer::scratch}) {
         const Region& blocks = region(rank, buffer);
         for (size_t cell = blocks.first; cell < blocks.first + blocks.count; ++cell)
@@ -247,20 +254,20 @@ class Interpreter {
   }
 
   std::string compare() const {
-    for (int rank = 0; rank < contract_.ranks; ++rank)
+    for (int rank = 0; rank < promise_.ranks; ++rank)
       for (size_t block = 0; block < wanted_[rank].size(); ++block)
-        if (memory_[region(rank, Buffer::output).first + block].bits != wanted_[rank][block])
+        if (!expected(rank, static_cast<int>(block)).empty() &&
+            memory_[region(rank, Buffer::output).first + block].bits != wanted_[rank][block])
           return "rank " + std::to_string(rank) + " ends with a wrong " +
                  describe(output(static_cast<int>(block)));
     return "";
   }
 
-  const Contract contract_;
+  const Promise promise_;
   const std::span<const Plan> plans_;
   const Machine machine_;
   std::mt19937& random_;
   const int pieces_;
-  const bool sums_;
   std::vector<OpState> ops_;
   std::vector<Group> groups_;
   std::vector<Region> regions_;  // by rank, then buffer
@@ -271,9 +278,9 @@ class Interpreter {
 
 }  // namespace
 
-std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
+std::string interpret(const Promise& promise, std::span<const Plan> plans, Machine machine,
                       std::mt19937& random, int times) {
-  Interpreter interpreter(contract, plans, machine, random);
+  Interpreter interpreter(promise, plans, machine, random);
   std::string wrong;
   for (int i = 0; i < times && wrong.empty(); ++i) wrong = interpreter.run();
   return wrong;

@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "algorithms/collective.h"
 #include "algorithms/plan.h"
+#include "src/verify/verify.h"
 
 namespace moeccl::testing {
 
@@ -17,7 +17,7 @@ enum class Machine { byDependencies, byStreams };
 
 // Runs them so many times, each in another order. Empty when every op completed and every output
 // block holds what it must; else what went wrong first.
-std::string interpret(const Contract& contract, std::span<const Plan> plans, Machine machine,
+std::string interpret(const Promise& promise, std::span<const Plan> plans, Machine machine,
                       std::mt19937& random, int times = 1);
 
 }  // namespace moeccl::testing

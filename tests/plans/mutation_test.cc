@@ -12,6 +12,7 @@
 #include "src/verify/job.h"
 #include "tests/plans/interpreter.h"
 #include "tests/plans/mutations.h"
+#include "tests/plans/route_job.h"
 #include "tests/plans/support.h"
 
 namespace moeccl::testing {
@@ -49,11 +50,11 @@ Parameters parametersFor(const Algorithm& algorithm, const Topology& topology) {
   return parameters;
 }
 
-std::string interpretBothWays(const Contract& contract, const std::vector<Plan>& plans,
+std::string interpretBothWays(const Promise& promise, const std::vector<Plan>& plans,
                               std::mt19937& random, int times = kInterpretations) {
   std::string wrong;
   for (Machine machine : {Machine::byDependencies, Machine::byStreams})
-    if (wrong.empty()) wrong = interpret(contract, plans, machine, random, times);
+    if (wrong.empty()) wrong = interpret(promise, plans, machine, random, times);
   return wrong;
 }
 
@@ -150,6 +151,7 @@ bool sizesAreThoseOfOneInput(const Plan& original, const Plan& mutant, const Pro
 
 // Why a mutant may be as good as the original; empty where there is no reason.
 std::string explain(const Mutant& mutant, const Plan& original, const Promise& promise) {
+  if (mutant.kind == "resize scratch" && promise.uniform) return "all blocks are equally large";
   if (mutant.kind == "resize scratch" && promise.sums &&
       sizesAreThoseOfOneSum(original, mutant.plan))
     return "contributions to one sum are equally large";
@@ -213,61 +215,143 @@ void print(const std::string& title, const Table& table) {
   for (const auto& [name, row] : table) print(name, row);
 }
 
+// Plans of all ranks that keep a promise.
+struct Subject {
+  std::string name, where;
+  Promise promise;
+  std::vector<Plan> plans;
+};
+
+class Judgement {
+ public:
+  // All mutants of all ranks' plans.
+  void judge(const Subject& subject) {
+    ASSERT_EQ(text(verify(subject.promise, subject.plans)), "") << subject.name;
+    ASSERT_EQ(interpretBothWays(subject.promise, subject.plans, random_), "") << subject.name;
+    std::vector<Plan> plans = subject.plans;
+    for (size_t rank = 0; rank < plans.size(); ++rank) {
+      const auto judgeOne = [&](const Mutant& mutant) {
+        plans[rank] = mutant.plan;
+        const Row row = rowOf(subject, plans, mutant);
+        byKind_[std::string(mutant.kind)] += row;
+        byName_[subject.name] += row;
+        all_ += row;
+      };
+      forEachMutant(subject.promise, static_cast<int>(rank), subject.plans[rank], judgeOne);
+      plans[rank] = subject.plans[rank];
+    }
+  }
+
+  void expectFewLeft() const {
+    print("mutation", byKind_);
+    print("plans of", byName_);
+    print("all", all_);
+    for (const auto& [reason, row] : reasons_)
+      std::cout << std::setw(6) << row.total << "  " << reason << "\n";
+    EXPECT_EQ(unexplained_, 0);
+    EXPECT_GE(all_.caught, 0.99 * (all_.total - all_.explained));
+  }
+
+ private:
+  Row rowOf(const Subject& subject, const std::vector<Plan>& plans, const Mutant& mutant) {
+    const auto violations = verify(subject.promise, plans);
+    if (!violations.empty()) {
+      EXPECT_EQ(violations[0].text.rfind("rank " + std::to_string(violations[0].rank), 0), 0u)
+          << violations[0].text;
+      return {.total = 1, .caught = 1};
+    }
+    const Plan& original = subject.plans[static_cast<size_t>(mutant.rank)];
+    const std::string reason = explain(mutant, original, subject.promise);
+    const std::string wrong = interpretBothWays(subject.promise, plans, random_);
+    if (!reason.empty() && wrong.empty()) {
+      reasons_[reason] += Row{1, 0, 1};
+      return {.total = 1, .explained = 1};
+    }
+    if (++unexplained_ <= 20)
+      ADD_FAILURE() << subject.name << ", nodes of the ranks: " << subject.where
+                    << ": accepted after \"" << mutant.kind << "\" at rank " << mutant.rank
+                    << " op " << mutant.op << " ("
+                    << (mutant.op < 0 ? "" : describe(original, mutant.op)) << "); "
+                    << (wrong.empty() ? "it runs right" : wrong);
+    return {.total = 1};
+  }
+
+  std::mt19937 random_{11};
+  Table byKind_, byName_, reasons_;
+  Row all_;
+  int unexplained_ = 0;
+};
+
 void areCaughtOrExplained(const std::vector<Topology>& topologies) {
-  std::mt19937 random(11);
-  Table byKind, byAlgorithm, reasons;
-  Row all;
-  int unexplained = 0;
+  Judgement judgement;
   for (const Algorithm& algorithm : algorithms())
     for (const Topology& topology : topologies)
       for (int window : {16, 2}) {
         const Parameters usual = parametersFor(algorithm, topology);
         Parameters parameters = usual;
         parameters.window = window;
-        auto plans = plansOf(algorithm, topology, parameters);
+        const auto plans = plansOf(algorithm, topology, parameters);
         if (!plans || (window == 2 && plans == plansOf(algorithm, topology, usual))) continue;
-        const Contract contract = contractOf(algorithm.collective, topology, parameters);
-        const Promise promise = promiseOf(contract);
-        ASSERT_EQ(text(verify(promise, *plans)), "");
-        ASSERT_EQ(interpretBothWays(contract, *plans, random), "") << nameOf(algorithm);
-        const std::vector<Plan> originals = *plans;
-        const auto judge = [&](const Mutant& mutant) {
-          (*plans)[mutant.rank] = mutant.plan;
-          const auto violations = verify(promise, *plans);
-          Row row{.total = 1};
-          if (!violations.empty()) {
-            row.caught = 1;
-            EXPECT_EQ(violations[0].text.rfind("rank " + std::to_string(violations[0].rank), 0), 0u)
-                << violations[0].text;
-          } else {
-            const std::string reason = explain(mutant, originals[mutant.rank], promise);
-            const std::string wrong = interpretBothWays(contract, *plans, random);
-            row.explained = !reason.empty() && wrong.empty();
-            if (row.explained) reasons[reason] += Row{1, 0, 1};
-            if (!row.explained && ++unexplained <= 20)
-              ADD_FAILURE() << nameOf(algorithm) << ", nodes of the ranks: " << nameOf(topology)
-                            << ", window " << window << ": accepted after \"" << mutant.kind
-                            << "\" at rank " << mutant.rank << " op " << mutant.op << " ("
-                            << (mutant.op < 0 ? "" : describe(originals[mutant.rank], mutant.op))
-                            << "); " << (wrong.empty() ? "it runs right" : wrong);
-          }
-          byKind[std::string(mutant.kind)] += row;
-          all += row;
-          byAlgorithm[nameOf(algorithm)] += row;
-          (*plans)[mutant.rank] = originals[mutant.rank];
-        };
-        for (int rank = 0; rank < topology.ranks(); ++rank)
-          forEachMutant(contract, rank, originals[rank], judge);
+        judgement.judge({nameOf(algorithm), nameOf(topology) + ", window " + std::to_string(window),
+                         promiseOf(contractOf(algorithm.collective, topology, parameters)),
+                         *plans});
       }
-  print("mutation", byKind);
-  print("algorithm", byAlgorithm);
-  print("all", all);
-  for (const auto& [reason, row] : reasons)
-    std::cout << std::setw(6) << row.total << "  " << reason << "\n";
-  EXPECT_EQ(unexplained, 0);
-  EXPECT_GE(all.caught, 0.99 * (all.total - all.explained));
+  judgement.expectFewLeft();
 }
 
+// Two choices of three tokens in two chunks: of an expert of each node, of one twice, of none.
+Routing smallRouting(const Topology& topology, int esp) {
+  Routing r{.topology = topology, .experts = {}, .choices = 2, .chunks = 2, .chosen = {}};
+  r.experts = {{.ep = topology.ranks() / esp, .esp = esp}, 2 * topology.ranks() / esp + 1};
+  const int last = r.experts.count - 1;
+  for (int rank = 0; rank < topology.ranks(); ++rank) {
+    r.chosen.push_back({rank % r.experts.count, last, last, 0, -1, (rank + 2) % r.experts.count});
+    if (rank == 1) r.chosen.back().clear();
+  }
+  return r;
+}
+
+void plansOfRoutesAreCaughtOrExplained(const std::vector<Topology>& topologies) {
+  Judgement judgement;
+  for (const Topology& topology : topologies)
+    for (const routes::RouteAlgorithm& algorithm : routes::routeAlgorithms()) {
+      const std::string way = " (" + std::string(algorithm.name) + ")";
+      for (const int esp : {1, 2}) {
+        if (topology.ranks() % esp != 0) continue;
+        const Routing routing = smallRouting(topology, esp);
+        const Job job(routing, algorithm.way());
+        const Truth truth(routing);
+        const Promises promises(routing, truth);
+        const std::string where = nameOf(topology) + ", esp " + std::to_string(esp);
+        judgement.judge(
+            {"dispatch" + way, where, promises.dispatch, job.plans(routes::dispatchPlan)});
+        judgement.judge({"combine" + way, where, promises.combine,
+                         job.plans([](const routes::Knowledge& known) {
+                           return routes::combinePlan(known).plan;
+                         })});
+        judgement.judge(
+            {"gradients of weights", where, promises.back, job.plans(routes::returnPlan)});
+      }
+      // What a block holds only messages say: rows for experts of a rank, which a message has once
+      // though several blocks of it hold them, and sums of rows that a relay makes of its blocks.
+      std::vector<Plan> dispatch, combine;
+      for (int rank = 0; rank < topology.ranks(); ++rank) {
+        dispatch.push_back(routes::latencyDispatchPlan(topology, algorithm.way(), rank));
+        combine.push_back(routes::latencyCombinePlan(topology, algorithm.way(), rank));
+      }
+      const Promise all = everyPair(topology.ranks());
+      judgement.judge({"latency dispatch" + way, nameOf(topology), all, dispatch});
+      judgement.judge({"latency combine" + way, nameOf(topology), all, combine});
+    }
+  judgement.expectFewLeft();
+}
+
+TEST(Mutations, OfRoutesAreCaughtOrExplained) {
+  plansOfRoutesAreCaughtOrExplained(smallTopology());
+}
+TEST(Mutations, SlowOfRoutesAreCaughtOrExplained) {
+  plansOfRoutesAreCaughtOrExplained(topologies());
+}
 TEST(Mutations, AreCaughtOrExplained) { areCaughtOrExplained(smallTopology()); }
 TEST(Mutations, SlowAreCaughtOrExplained) { areCaughtOrExplained(topologies()); }
 
@@ -282,11 +366,11 @@ void piledUpAreJudgedAsTheyRun(const std::vector<Topology>& topologies) {
       const Parameters parameters = parametersFor(algorithm, topology);
       auto plans = plansOf(algorithm, topology, parameters);
       if (!plans) continue;
-      const Contract contract = contractOf(algorithm.collective, topology, parameters);
+      const Promise promise = promiseOf(contractOf(algorithm.collective, topology, parameters));
       for (int turn = 0; turn < 60; ++turn) {
         const auto rank = static_cast<int>(any(plans->size()));
         std::vector<Plan> mutants;
-        forEachMutant(contract, rank, (*plans)[rank], [&](const Mutant& mutant) {
+        forEachMutant(promise, rank, (*plans)[rank], [&](const Mutant& mutant) {
           if (mutant.kind == "earlier step" || mutant.kind == "later step" ||
               mutant.kind == "drop dependency" || mutant.kind == "change buffer")
             mutants.push_back(mutant.plan);
@@ -294,20 +378,20 @@ void piledUpAreJudgedAsTheyRun(const std::vector<Topology>& topologies) {
         if (mutants.empty()) continue;
         std::vector<Plan> changed = *plans;
         changed[rank] = mutants[any(mutants.size())];
-        const auto violations = verify(contract, changed);
+        const auto violations = verify(promise, changed);
         if (violations.empty()) {
           ++accepted;
-          EXPECT_EQ(interpretBothWays(contract, changed, random), "");
+          EXPECT_EQ(interpretBothWays(promise, changed, random), "");
           *plans = changed;
         } else if (violations[0].text.find("cyclic wait of streams") != std::string::npos) {
           ++circles;
-          EXPECT_EQ(interpret(contract, changed, Machine::byDependencies, random), "");
-          EXPECT_EQ(interpret(contract, changed, Machine::byStreams, random).substr(0, 6), "stuck:")
+          EXPECT_EQ(interpret(promise, changed, Machine::byDependencies, random), "");
+          EXPECT_EQ(interpret(promise, changed, Machine::byStreams, random).substr(0, 6), "stuck:")
               << text(violations);
         } else if (violations[0].text.find("cyclic wait of launches") != std::string::npos) {
           // What runs lanes at once, as the interpreter does, takes no notice.
           ++orders;
-          EXPECT_EQ(interpretBothWays(contract, changed, random), "");
+          EXPECT_EQ(interpretBothWays(promise, changed, random), "");
         } else {
           ++others;
         }
@@ -326,7 +410,7 @@ TEST(Mutations, WidePiledUpAreJudgedAsTheyRun) { piledUpAreJudgedAsTheyRun(topol
 // some order.
 TEST(Interpreter, SeesWhatGoesWrong) {
   std::mt19937 random(3);
-  const Contract contract{Collective::allToAll, 4};
+  const Promise promise = promiseOf(Contract{Collective::allToAll, 4});
   const auto plans =
       plansOf(*findAlgorithm(Collective::allToAll, "hierarchical"), Topology::even(2, 2));
   std::map<std::string, int> wrong, total;
@@ -337,10 +421,10 @@ TEST(Interpreter, SeesWhatGoesWrong) {
     std::vector<Plan> changed = *plans;
     changed[mutant.rank] = mutant.plan;
     ++total[std::string(mutant.kind)];
-    wrong[std::string(mutant.kind)] += !interpretBothWays(contract, changed, random, 1000).empty();
+    wrong[std::string(mutant.kind)] += !interpretBothWays(promise, changed, random, 1000).empty();
   };
-  for (int rank = 0; rank < contract.ranks; ++rank)
-    forEachMutant(contract, rank, (*plans)[rank], run);
+  for (int rank = 0; rank < promise.ranks; ++rank)
+    forEachMutant(promise, rank, (*plans)[rank], run);
   for (const auto& [kind, count] : total) EXPECT_EQ(wrong[kind], count) << kind;
 }
 

@@ -43,9 +43,9 @@ using List = PoolRange Op::*;
 
 class Mutations {
  public:
-  Mutations(const Contract& contract, int rank, const Plan& plan,
+  Mutations(const Promise& promise, int rank, const Plan& plan,
             const std::function<void(const Mutant&)>& seen)
-      : contract_(contract), rank_(rank), plan_(plan), seen_(seen) {}
+      : promise_(promise), rank_(rank), plan_(plan), seen_(seen) {}
 
   void all() {
     for (op_ = 0; op_ < static_cast<int>(plan_.ops.size()); ++op_) {
@@ -90,13 +90,13 @@ class Mutations {
 
   void retarget() {
     if (op().peer < 0) return;
-    for (int peer = 0; peer < contract_.ranks; ++peer)
+    for (int peer = 0; peer < promise_.ranks; ++peer)
       if (peer != op().peer) mutate("retarget peer", [&](Plan&, Op& op) { op.peer = peer; });
   }
 
   int blocksIn(Buffer buffer) const {
-    if (buffer == Buffer::input) return contract_.inputBlocks(rank_) * plan_.pieces;
-    if (buffer == Buffer::output) return contract_.outputBlocks(rank_) * plan_.pieces;
+    if (buffer == Buffer::input) return promise_.inputBlocks(rank_) * plan_.pieces;
+    if (buffer == Buffer::output) return promise_.outputBlocks(rank_) * plan_.pieces;
     return static_cast<int>(plan_.scratch.size());
   }
 
@@ -156,8 +156,8 @@ class Mutations {
 
   void resizeScratch() {
     for (size_t i = 0; i < plan_.scratch.size(); ++i)
-      for (int source = 0; source < contract_.ranks; ++source)
-        for (int block = 0; block < contract_.inputBlocks(source) * plan_.pieces; ++block) {
+      for (int source = 0; source < promise_.ranks; ++source)
+        for (int block = 0; block < promise_.inputBlocks(source) * plan_.pieces; ++block) {
           const Payload size{source, block};
           if (size == plan_.scratch[i]) continue;
           Plan plan = plan_;
@@ -166,7 +166,7 @@ class Mutations {
         }
   }
 
-  const Contract& contract_;
+  const Promise& promise_;
   const int rank_;
   const Plan& plan_;
   const std::function<void(const Mutant&)>& seen_;
@@ -175,9 +175,9 @@ class Mutations {
 
 }  // namespace
 
-void forEachMutant(const Contract& contract, int rank, const Plan& plan,
+void forEachMutant(const Promise& promise, int rank, const Plan& plan,
                    const std::function<void(const Mutant&)>& seen) {
-  Mutations(contract, rank, plan, seen).all();
+  Mutations(promise, rank, plan, seen).all();
 }
 
 }  // namespace moeccl::testing

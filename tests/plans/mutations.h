@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "algorithms/collective.h"
 #include "algorithms/plan.h"
+#include "src/verify/verify.h"
 
 namespace moeccl::testing {
 
@@ -18,7 +18,7 @@ struct Mutant {
 };
 
 // All mutants of one rank's plan; `seen` is called once for each.
-void forEachMutant(const Contract& contract, int rank, const Plan& plan,
+void forEachMutant(const Promise& promise, int rank, const Plan& plan,
                    const std::function<void(const Mutant&)>& seen);
 
 }  // namespace moeccl::testing
