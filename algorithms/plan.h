@@ -29,6 +29,8 @@
 #include <string>
 #include <vector>
 
+#include "algorithms/topology.h"
+
 namespace moeccl {
 
 enum class Buffer : std::uint8_t { input, output, scratch };
@@ -249,8 +251,10 @@ struct NotOffered : std::runtime_error {
 std::string describe(const Blocks& blocks);
 std::string describe(const Plan& plan, int op);
 void printText(std::ostream& out, const Plan& plan, int rank);
-// The plans of all ranks (plans[r] is rank r's) as one Graphviz digraph: a cluster per rank, an
-// edge per dependency and one per message. `only`: of this rank alone; below 0: of all.
-void printDot(std::ostream& out, std::span<const Plan> plans, int only = -1);
+// The plans of all ranks (plans[r] is rank r's) as one Graphviz digraph: a cluster per node and in
+// it one per rank, an edge per dependency and one per message. `only`: of this rank alone; below 0:
+// of all.
+void printDot(std::ostream& out, std::span<const Plan> plans, const Topology& topology,
+              const std::string& title, int only = -1);
 
 }  // namespace moeccl

@@ -45,7 +45,7 @@ void printOp(std::ostream& out, const Plan& plan, const Op& op) {
 
 // One rank's ops, with an edge for each dependency.
 void printCluster(std::ostream& out, const Plan& plan, int rank) {
-  out << "  subgraph cluster_" << rank << " {\n    label=\"rank " << rank << "\";\n";
+  out << "  subgraph cluster_r" << rank << " {\n    label=\"rank " << rank << "\";\n";
   for (size_t i = 0; i < plan.ops.size(); ++i)
     out << "    r" << rank << "_" << i << " [label=\"" << i << ": "
         << describe(plan, static_cast<int>(i)) << "\"];\n";
@@ -56,8 +56,12 @@ void printCluster(std::ostream& out, const Plan& plan, int rank) {
   out << "  }\n";
 }
 
+// Colours that nearly everybody can tell apart.
+constexpr const char* kBetween = "color=\"#d55e00\", penwidth=2";
+constexpr const char* kInNode = "color=\"#0072b2\"";
+
 // An edge for each message: the n-th send of a pair on a lane meets the n-th receive.
-void printMessages(std::ostream& out, std::span<const Plan> plans) {
+void printMessages(std::ostream& out, std::span<const Plan> plans, const Topology& topology) {
   using Pair = std::tuple<int, int, int>;  // from, to, lane
   std::map<Pair, std::vector<size_t>> sends, receives;
   for (size_t rank = 0; rank < plans.size(); ++rank)
@@ -69,9 +73,11 @@ void printMessages(std::ostream& out, std::span<const Plan> plans) {
     }
   for (const auto& [pair, from] : sends) {
     const std::vector<size_t>& to = receives[pair];
+    const auto [sender, receiver, lane] = pair;
+    const bool between = topology.nodeOf(sender) != topology.nodeOf(receiver);
     for (size_t i = 0; i < std::min(from.size(), to.size()); ++i)
-      out << "  r" << std::get<0>(pair) << "_" << from[i] << " -> r" << std::get<1>(pair) << "_"
-          << to[i] << " [style=dashed];\n";
+      out << "  r" << sender << "_" << from[i] << " -> r" << receiver << "_" << to[i]
+          << " [style=dashed, " << (between ? kBetween : kInNode) << "];\n";
   }
 }
 
@@ -106,12 +112,21 @@ void printText(std::ostream& out, const Plan& plan, int rank) {
   }
 }
 
-void printDot(std::ostream& out, std::span<const Plan> plans, int only) {
-  out << "digraph plan {\n  rankdir=LR; node [shape=box, fontsize=10];\n";
-  const auto drawn = [&](int rank) { return only < 0 || rank == only; };
-  for (int rank = 0; rank < static_cast<int>(plans.size()); ++rank)
-    if (drawn(rank)) printCluster(out, plans[static_cast<std::size_t>(rank)], rank);
-  if (only < 0) printMessages(out, plans);
+void printDot(std::ostream& out, std::span<const Plan> plans, const Topology& topology,
+              const std::string& title, int only) {
+  out << "digraph plan {\n  rankdir=LR; node [shape=box, fontsize=10];\n"
+      << "  labelloc=t; label=\"" << title
+      << "\\nblack: waits for; blue, dashed: a message in a node; orange, dashed: between "
+         "nodes\";\n";
+  for (int node = 0; node < topology.nodes(); ++node) {
+    if (only >= 0 && topology.nodeOf(only) != node) continue;
+    out << "  subgraph cluster_n" << node << " {\n  label=\"node " << node
+        << "\"; style=rounded;\n";
+    for (const int rank : topology.ranksOn(node))
+      if (only < 0 || rank == only) printCluster(out, plans[static_cast<std::size_t>(rank)], rank);
+    out << "  }\n";
+  }
+  if (only < 0) printMessages(out, plans, topology);
   out << "}\n";
 }
 

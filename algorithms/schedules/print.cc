@@ -113,7 +113,10 @@ void printText(std::ostream& out, const Schedule& schedule) {
 }
 
 void printDot(std::ostream& out, const Schedule& schedule) {
-  out << "digraph schedule {\n  node [shape=box, fontsize=10]; edge [fontsize=9];\n";
+  out << "digraph schedule {\n  node [shape=box, fontsize=10]; edge [fontsize=9];\n"
+      << "  labelloc=t; label=\"" << schedule.name
+      << (schedule.pass == Pass::forward ? ", forward" : ", backward")
+      << "\\nblue: ranks exchange something; an edge is a table\";\n";
   for (int stream = 0; stream < schedule.streams; ++stream) {
     out << "  subgraph cluster_" << stream << " {\n    label=\"stream " << stream << "\";\n";
     for (std::size_t i = 0; i < schedule.phases.size(); ++i) {

@@ -73,7 +73,7 @@ void run(const Options& options) {
   const PlanSet set = plansOf(options);
   std::cout << summaryOf(set) << '\n';
   if (!options.quiet) printPlans(set, options.rank);
-  draw(options, std::span<const Plan>(set.plans), options.rank);
+  draw(options, std::span<const Plan>(set.plans), set.topology, summaryOf(set), options.rank);
   if (options.verify) prove(set);
 }
 

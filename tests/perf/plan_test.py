@@ -67,12 +67,13 @@ class Plan(unittest.TestCase):
             self.printed("allgather", "--algorithm", "ring", "--nodes", "2,1", "--dot", dot)
             with open(dot, encoding="utf-8") as file:
                 graph = file.read()
-            self.assertEqual(graph.count("subgraph cluster_"), 3)
+            self.assertEqual((graph.count("subgraph cluster_n"), graph.count("subgraph cluster_r")), (2, 3))
             self.assertEqual(graph.count("style=dashed"), 3 * 2)  # its messages
+            self.assertIn('label="allgather by ring among 3 ranks on 2 nodes', graph)
             self.printed("allgather", "--algorithm", "ring", "--nodes", "2,1", "--rank", "1", "--dot", dot)
             with open(dot, encoding="utf-8") as file:
                 one = file.read()
-            self.assertEqual((one.count("subgraph cluster_"), one.count("style=dashed")), (1, 0))
+            self.assertEqual((one.count("subgraph cluster_"), one.count("style=dashed")), (2, 0))
 
             # What stands in for Graphviz writes its input where it is told to.
             fake = os.path.join(folder, "dot")

@@ -147,39 +147,54 @@ TEST(Printers, Text) {
             "  3 [lane 1 step 1] send in[0]x2 out[0..2:2] to rank 0 after 1\n");
 }
 
-std::string exampleAsDot() {
+std::string exampleAsDot(const std::vector<int>& nodes, int only = -1) {
   std::ostringstream out;
-  printDot(out, example());
+  printDot(out, example(), Topology::uneven(nodes), "two ranks", only);
   return out.str();
 }
 
 TEST(Printers, Dot) {
-  EXPECT_EQ(exampleAsDot(),
-            "digraph plan {\n"
-            "  rankdir=LR; node [shape=box, fontsize=10];\n"
-            "  subgraph cluster_0 {\n"
-            "    label=\"rank 0\";\n"
-            "    r0_0 [label=\"0: copy in[0] -> out[0]\"];\n"
-            "    r0_1 [label=\"1: send in[0] to rank 1\"];\n"
-            "    r0_2 [label=\"2: recv out[1] from rank 1\"];\n"
-            "    r0_3 [label=\"3: recv out[2..4] scratch[0] from rank 1\"];\n"
-            "    r0_4 [label=\"4: reduce scratch[0] out[1] -> out[5]\"];\n"
-            "    r0_0 -> r0_4;\n"
-            "    r0_2 -> r0_4;\n"
-            "    r0_3 -> r0_4;\n"
-            "  }\n"
-            "  subgraph cluster_1 {\n"
-            "    label=\"rank 1\";\n"
-            "    r1_0 [label=\"0: copy in[0] -> out[1]\"];\n"
-            "    r1_1 [label=\"1: recv out[0] from rank 0\"];\n"
-            "    r1_2 [label=\"2: send in[0] to rank 0\"];\n"
-            "    r1_3 [label=\"3: send in[0]x2 out[0..2:2] to rank 0\"];\n"
-            "    r1_1 -> r1_3;\n"
-            "  }\n"
-            "  r0_1 -> r1_1 [style=dashed];\n"
-            "  r1_2 -> r0_2 [style=dashed];\n"
-            "  r1_3 -> r0_3 [style=dashed];\n"
-            "}\n");
+  EXPECT_EQ(
+      exampleAsDot({1, 1}),
+      "digraph plan {\n"
+      "  rankdir=LR; node [shape=box, fontsize=10];\n"
+      "  labelloc=t; label=\"two ranks\\nblack: waits for; blue, dashed: a message in a node; "
+      "orange, dashed: between nodes\";\n"
+      "  subgraph cluster_n0 {\n"
+      "  label=\"node 0\"; style=rounded;\n"
+      "  subgraph cluster_r0 {\n"
+      "    label=\"rank 0\";\n"
+      "    r0_0 [label=\"0: copy in[0] -> out[0]\"];\n"
+      "    r0_1 [label=\"1: send in[0] to rank 1\"];\n"
+      "    r0_2 [label=\"2: recv out[1] from rank 1\"];\n"
+      "    r0_3 [label=\"3: recv out[2..4] scratch[0] from rank 1\"];\n"
+      "    r0_4 [label=\"4: reduce scratch[0] out[1] -> out[5]\"];\n"
+      "    r0_0 -> r0_4;\n"
+      "    r0_2 -> r0_4;\n"
+      "    r0_3 -> r0_4;\n"
+      "  }\n"
+      "  }\n"
+      "  subgraph cluster_n1 {\n"
+      "  label=\"node 1\"; style=rounded;\n"
+      "  subgraph cluster_r1 {\n"
+      "    label=\"rank 1\";\n"
+      "    r1_0 [label=\"0: copy in[0] -> out[1]\"];\n"
+      "    r1_1 [label=\"1: recv out[0] from rank 0\"];\n"
+      "    r1_2 [label=\"2: send in[0] to rank 0\"];\n"
+      "    r1_3 [label=\"3: send in[0]x2 out[0..2:2] to rank 0\"];\n"
+      "    r1_1 -> r1_3;\n"
+      "  }\n"
+      "  }\n"
+      "  r0_1 -> r1_1 [style=dashed, color=\"#d55e00\", penwidth=2];\n"
+      "  r1_2 -> r0_2 [style=dashed, color=\"#d55e00\", penwidth=2];\n"
+      "  r1_3 -> r0_3 [style=dashed, color=\"#d55e00\", penwidth=2];\n"
+      "}\n");
+  const std::string together = exampleAsDot({2});
+  EXPECT_NE(together.find("r0_1 -> r1_1 [style=dashed, color=\"#0072b2\"]"), std::string::npos);
+  EXPECT_EQ(together.find("node 1"), std::string::npos);
+  const std::string one = exampleAsDot({1, 1}, 1);
+  EXPECT_EQ(one.find("node 0"), std::string::npos);
+  EXPECT_EQ(one.find("dashed,"), std::string::npos);
 }
 
 TEST(Printers, DotIsUnderstoodByGraphviz) {
@@ -187,7 +202,7 @@ TEST(Printers, DotIsUnderstoodByGraphviz) {
     GTEST_SKIP() << "Graphviz is not installed";
   std::FILE* dot = popen("dot -Tsvg -o /dev/null", "w");
   ASSERT_NE(dot, nullptr);
-  const std::string text = exampleAsDot();
+  const std::string text = exampleAsDot({1, 1});
   EXPECT_EQ(std::fwrite(text.data(), 1, text.size(), dot), text.size());
   EXPECT_EQ(pclose(dot), 0);
 }
