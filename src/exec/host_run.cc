@@ -197,8 +197,9 @@ void HostRun::record(int op) const {
   const std::span<const Blocks> blocks = plan.src(what).empty() ? plan.dst(what) : plan.src(what);
   const std::size_t bytes = placement_.operands.content != nullptr ? transfers_[op].place.bytes
                                                                    : placement_.bytesIn(blocks);
-  route_.trace->add(route_.traceLabel, route_.tag.comm, route_.tag.call, plan, op, bytes,
-                    began_[op], Trace::Clock::now());
+  const int peer = what.peer < 0 ? -1 : route_.transportRank[what.peer];
+  route_.trace->add(route_.traceLabel, route_.tag, plan,
+                    {op, peer, plan_->sequence(op), bytes, began_[op], Trace::Clock::now()});
 }
 
 void HostRun::completed(int op) {

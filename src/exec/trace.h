@@ -1,5 +1,6 @@
 // What every op of every run does, and when: a file for Perfetto (ui.perfetto.dev) or
-// chrome://tracing.
+// chrome://tracing. Calls have a track, and lanes of plans one each; arrows go from sends to
+// receives where the files of all ranks are joined.
 #pragma once
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "algorithms/plan.h"
+#include "src/exec/tag.h"
 
 namespace moeccl {
 
@@ -21,9 +23,14 @@ class Trace {
   // A name for the ops of a run, to be kept.
   std::uint32_t label(const std::string& name);
 
-  // An op is complete. `plan` is not kept.
-  void add(std::uint32_t label, std::uint32_t comm, std::uint32_t call, const Plan& plan, int op,
-           std::size_t bytes, Clock::time_point begin, Clock::time_point end);
+  // An op is complete. tag: the run's; of messages `peer` is the other process, and `message` the
+  // number among those of the lane between the two. Nothing is kept.
+  struct Done {
+    int op, peer, message;
+    std::size_t bytes;
+    Clock::time_point begin, end;
+  };
+  void add(std::uint32_t label, const TagFields& tag, const Plan& plan, const Done& done);
 
   // What has been added so far; returns false, with errno, where it cannot be written.
   bool write() const;
@@ -31,13 +38,17 @@ class Trace {
 
  private:
   struct Event {
-    Clock::time_point begin, end;
-    std::size_t bytes;
-    std::uint32_t label, comm, call;
-    std::int32_t peer, op, step;
+    Done done;
+    std::uint32_t label, comm, call, part;
+    std::int32_t step;
     std::int16_t lane;
     OpKind kind;
   };
+  class File;
+  void writeCalls(File& file) const;
+  void writeOps(File& file) const;
+  // In the order of their beginnings.
+  std::vector<std::size_t> inOrder() const;
 
   const std::string path_;
   const int rank_;
