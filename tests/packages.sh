@@ -12,8 +12,8 @@ lab_packages=(iproute2 python3)
 # To build and run all tests.
 test_packages=(
   "${build_packages[@]}" "${lab_packages[@]}"
-  abigail-tools binutils ccache clang-format cmake git libboost-context-dev libgtest-dev libopenmpi-dev openmpi-bin python3-matplotlib
-  shellcheck
+  abigail-tools binutils ccache clang-format cmake git libbenchmark-dev libboost-context-dev libgtest-dev libopenmpi-dev
+  openmpi-bin python3-matplotlib shellcheck
 )
 # MPI programs of others, and the second ABI of MPI, for the suite mpi.
 mpi_packages=(

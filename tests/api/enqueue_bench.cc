@@ -1,14 +1,7 @@
-// What a call on a GPU costs the host: the CPU time of the thread that makes it, over a double of
-// CUDA and NCCL whose calls do nothing.
-//
-//     enqueue_bench [CALLS]
-//
-// CALLS: to a batch, of which there are 101; 1000 unless given.
-#include <time.h>
+// What a call on a GPU costs the host, by Google Benchmark: the CPU time of the thread that makes it,
+// over a double of CUDA and NCCL whose calls do nothing. "calls" are those of CUDA and NCCL.
+#include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
@@ -114,68 +107,49 @@ std::shared_ptr<Gpu> openSilent() {
   return mine;
 }
 
-double microsecondsOfThread() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+// A rank's communicator, of 4 on a node.
+moecclComm_t join(const moecclUniqueId& id, int rank, const std::string& algorithm) {
+  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+  config.memory = moecclMemoryCuda;
+  config.algorithms = algorithm.c_str();
+  const std::string node = "node " + std::to_string(rank / 4);
+  config.nodeId = node.c_str();
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitRankConfig(&comm, kRanks, id, rank, &config));
+  return comm;
 }
 
-struct Cost {
-  double microseconds = 0, calls = 0;  // of an enqueue
-};
-
-// Rank 0's, the median of the batches.
-Cost costOf(const std::string& algorithm, std::size_t block, int calls) {
-  constexpr int kBatches = 101;
+// Rank 0's calls; the others only join.
+void allToAll(benchmark::State& state, const std::string& algorithm, std::size_t block) {
   moecclUniqueId id;
   check(moecclGetUniqueId(&id));
-  Cost cost;
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < kRanks; ++rank)
-    ranks.emplace_back([&, rank] {
-      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-      config.memory = moecclMemoryCuda;
-      config.algorithms = algorithm.c_str();
-      const std::string node = "node " + std::to_string(rank / 4);
-      config.nodeId = node.c_str();
-      moecclComm_t comm = nullptr;
-      check(moecclCommInitRankConfig(&comm, kRanks, id, rank, &config));
-      std::vector<std::byte> in(block * kRanks), out(block * kRanks);
-      const auto call = [&] {
-        check(moecclAllToAll(in.data(), out.data(), block, moecclUint8, comm, nullptr), comm);
-      };
-      call();
-      if (rank == 0) {
-        const std::int64_t before = mine->calls();
-        call();
-        cost.calls = static_cast<double>(mine->calls() - before);
-        std::vector<double> batches(kBatches);
-        for (double& batch : batches) {
-          const double begin = microsecondsOfThread();
-          for (int i = 0; i < calls; ++i) call();
-          batch = (microsecondsOfThread() - begin) / calls;
-        }
-        std::ranges::nth_element(batches, batches.begin() + kBatches / 2);
-        cost.microseconds = batches[kBatches / 2];
-      }
-      check(moecclCommDestroy(comm));
+  std::vector<std::thread> others;
+  for (int rank = 1; rank < kRanks; ++rank)
+    others.emplace_back([&, rank] {
+      check(moecclCommDestroy(join(id, rank, algorithm)));
       mine.reset();
     });
-  for (std::thread& rank : ranks) rank.join();
-  return cost;
+  const moecclComm_t comm = join(id, 0, algorithm);
+  std::vector<std::byte> in(block * kRanks), out(block * kRanks);
+  const auto call = [&] {
+    check(moecclAllToAll(in.data(), out.data(), block, moecclUint8, comm, nullptr), comm);
+  };
+  call();
+  const std::int64_t before = mine->calls();
+  for (auto _ : state) call();
+  state.counters["calls"] =
+      static_cast<double>(mine->calls() - before) / static_cast<double>(state.iterations());
+  check(moecclCommDestroy(comm));
+  mine.reset();
+  for (std::thread& other : others) other.join();
 }
 
-void print(int calls) {
-  std::printf("all-to-all of %d ranks on 2 nodes, a rank's thread\n%-14s%12s%14s%12s\n", kRanks,
-              "algorithm", "block", "us per call", "CUDA, NCCL");
-  for (const char* algorithm :
-       {"", "alltoall=linear", "alltoall=pairwise", "alltoall=bruck", "alltoall=hierarchical"})
-    for (const std::size_t block : {std::size_t{1} << 10, std::size_t{1} << 16}) {
-      const Cost cost = costOf(algorithm, block, calls);
-      const std::string name = *algorithm == '\0' ? "chosen" : algorithm + sizeof "alltoall";
-      std::printf("%-14s%12zu%14.2f%12.0f\n", name.c_str(), block, cost.microseconds, cost.calls);
-      std::fflush(stdout);
-    }
+void registerAll() {
+  for (const std::string algorithm : {"chosen", "linear", "pairwise", "bruck", "hierarchical"})
+    for (const std::size_t block : {std::size_t{1} << 10, std::size_t{1} << 16})
+      benchmark::RegisterBenchmark(
+          (algorithm + ", 2 x 4 ranks, " + std::to_string(block) + " B").c_str(), allToAll,
+          algorithm == "chosen" ? "" : "alltoall=" + algorithm, block);
 }
 
 }  // namespace
@@ -183,5 +157,8 @@ void print(int calls) {
 
 int main(int argc, char** argv) {
   moeccl::replaceGpu(&moeccl::openSilent);
-  moeccl::print(argc > 1 ? std::atoi(argv[1]) : 1000);
+  moeccl::registerAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
 }

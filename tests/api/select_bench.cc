@@ -1,9 +1,9 @@
-// What asking for a schedule costs: a table to read. First: of a grid, cold: a layer that nobody
-// has asked about yet, repeated: the same layer again. With a profile that has everything measured,
-// and without any.
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
+// What asking for a schedule costs, by Google Benchmark: the first question of a grid; cold: of a
+// layer that nobody has asked about yet; repeated: of the same layer again. With a profile that has
+// everything measured, and without any.
+#include <benchmark/benchmark.h>
+
+#include <latch>
 #include <string>
 #include <vector>
 
@@ -14,6 +14,7 @@ namespace moeccl::test {
 namespace {
 
 constexpr int kQuestions = 64;
+enum class Ask { first, cold, repeated };
 
 // Samples of every way of a collective that the library offers.
 void addAll(moecclProfile_t profile, const char* collective, moecclComm_t comm, moecclGrid_t grid) {
@@ -36,15 +37,6 @@ void addAll(moecclProfile_t profile, const char* collective, moecclComm_t comm, 
   }
 }
 
-double microseconds(std::chrono::steady_clock::duration passed) {
-  return std::chrono::duration<double, std::micro>(passed).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::nth_element(values, values.begin() + static_cast<long>(values.size() / 2));
-  return values[values.size() / 2];
-}
-
 // A profile of all that layers on the grid need.
 moecclProfile_t profileOf(moecclComm_t comm, moecclGrid_t grid) {
   moecclProfile_t profile = nullptr;
@@ -64,63 +56,80 @@ moecclProfile_t profileOf(moecclComm_t comm, moecclGrid_t grid) {
   return profile;
 }
 
-void ask(moecclComm_t comm, moecclGrid_t grid, moecclGridShape_t shape, const char* what) {
+void ask(moecclGrid_t grid, moecclGridShape_t shape, std::int64_t tokens) {
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.grid = grid;
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;
+  layer.tokens = tokens;
   layer.embedding = 1024;
   layer.hidden = 4096;
+  layer.experts = shape.nEp * (1 + tokens % 3);
   layer.topK = 1;
   layer.capacityFactor = 1.2;
   moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  const auto askAbout = [&](std::int64_t tokens) {
-    layer.tokens = tokens;
-    layer.experts = shape.nEp * (1 + tokens % 3);
-    const auto begin = std::chrono::steady_clock::now();
-    moecclChoices_t choices = nullptr;
-    moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
-    check(moecclSelect(&query, &choices, nullptr));
-    check(moecclChoicesGet(choices, 0, -1, &first));
-    check(moecclChoicesDestroy(choices));
-    return microseconds(std::chrono::steady_clock::now() - begin);
-  };
-  const double first = askAbout(1);
-  std::vector<double> cold, repeated;
-  for (int i = 0; i < kQuestions; ++i) cold.push_back(askAbout(100 + i));
-  for (int i = 0; i < 10 * kQuestions; ++i) repeated.push_back(askAbout(100));
-  int rank = 0;
-  check(moecclCommUserRank(comm, &rank));
-  if (rank == 0)
-    std::printf(
-        "N_MP %d N_EP %d N_ESP %d, %s profile: first %.1f us, cold %.2f us, repeated %.3f us\n",
-        shape.nMp, shape.nEp, shape.nEsp, what, first, median(cold), median(repeated));
+  moecclChoices_t choices = nullptr;
+  moecclChoice_t first = MOECCL_CHOICE_INITIALIZER;
+  check(moecclSelect(&query, &choices, nullptr));
+  check(moecclChoicesGet(choices, 0, -1, &first));
+  check(moecclChoicesDestroy(choices));
 }
 
-void measure(moecclComm_t comm, moecclGridShape_t shape) {
-  moecclGrid_t grid = makeGrid(comm, shape);
-  ask(comm, grid, shape, "without a");
-  moecclProfile_t profile = profileOf(comm, grid);
-  check(moecclCommSetProfile(comm, profile), comm);
-  check(moecclGridDestroy(grid));
-  grid = makeGrid(comm, shape);
-  ask(comm, grid, shape, "with a");
-  check(moecclProfileDestroy(profile));
-  check(moecclGridDestroy(grid));
+// Rank 0 asks; the others make the grid, which is collective, and wait.
+void select(benchmark::State& state, moecclGridShape_t shape, bool profiled, Ask what) {
+  std::latch over(1);
+  const auto measure = [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = makeGrid(comm, shape);
+    moecclProfile_t profile = nullptr;
+    if (profiled) {
+      profile = profileOf(comm, grid);
+      check(moecclCommSetProfile(comm, profile), comm);
+      check(moecclGridDestroy(grid));
+      grid = makeGrid(comm, shape);
+    }
+    if (rank == 0) {
+      if (what != Ask::first) ask(grid, shape, 1);
+      if (what == Ask::repeated) ask(grid, shape, 100);
+      std::int64_t tokens = 100;
+      for (auto _ : state) ask(grid, shape, what == Ask::cold ? tokens++ : 100);
+      over.count_down();
+    }
+    over.wait();
+    check(moecclProfileDestroy(profile));
+    check(moecclGridDestroy(grid));
+  };
+  const int ranks = shape.nEp * shape.nEsp;
+  runJob({.ranks = ranks,
+          .nodes = std::vector<int>(static_cast<std::size_t>(ranks / 4), 4),
+          .algorithms = {}},
+         measure);
+}
+
+void registerAll() {
+  for (const moecclGridShape_t& shape : {moecclGridShape_t{2, 4, 2, moecclOrderEspEp},
+                                         {4, 2, 4, moecclOrderEspEp},
+                                         {4, 8, 4, moecclOrderEspEp}})
+    for (const bool profiled : {false, true})
+      for (const auto& [name, what] :
+           {std::pair("first", Ask::first), {"cold", Ask::cold}, {"repeated", Ask::repeated}}) {
+        const auto number = [](int value) { return std::to_string(value); };
+        const std::string of = std::string(name) + ", grid " + number(shape.nMp) + "x" +
+                               number(shape.nEp) + "x" + number(shape.nEsp) +
+                               (profiled ? ", a profile" : ", no profile");
+        auto* const made =
+            benchmark::RegisterBenchmark(of.c_str(), select, shape, profiled, what)->UseRealTime();
+        if (what != Ask::repeated) made->Iterations(what == Ask::first ? 1 : kQuestions);
+      }
 }
 
 }  // namespace
 }  // namespace moeccl::test
 
-int main() {
-  using namespace moeccl::test;
-  for (const moecclGridShape_t& shape : {moecclGridShape_t{2, 4, 2, moecclOrderEspEp},
-                                         {4, 2, 4, moecclOrderEspEp},
-                                         {4, 8, 4, moecclOrderEspEp}})
-    runJob({.ranks = shape.nEp * shape.nEsp,
-            .nodes = std::vector<int>(static_cast<std::size_t>(shape.nEp * shape.nEsp / 4), 4),
-            .algorithms = {}},
-           [&](moecclComm_t comm, int) { measure(comm, shape); });
+int main(int argc, char** argv) {
+  moeccl::test::registerAll();
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
 }

@@ -50,6 +50,7 @@ OPTIONAL = {
     "nvcc": Hidden(["nvidia-cuda-toolkit"], "nccl_gpu_test",
                    [os.path.join(folder, "nvcc") for folder in [*os.get_exec_path(), "/usr/local/cuda/bin"]]),
     "GoogleTest": Hidden(["libgtest-dev", "googletest"], "collectives_test", ["/usr/src/googletest", "/usr/src/gtest"]),
+    "Google Benchmark": Hidden(["libbenchmark-dev"], "call_bench"),
     "CLI11": Hidden(["libcli11-dev"], "moeccl-perf"),
     "Boost": Hidden(["libboost-dev", "libboost1.74-dev", "libboost-context1.74-dev"], "kernels_emulated"),
     "a compiler cache": Hidden(["ccache"], None),
