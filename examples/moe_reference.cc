@@ -61,21 +61,28 @@ Vector product(const Layer& layer, const Vector& token, const Vector& matrix) {
   return result;
 }
 
+// Of the gate's half, with swiglu.
 double activation(moecclMoeActivation_t which, double x) {
   if (which == moecclMoeRelu) return x > 0 ? x : 0;
+  if (which == moecclMoeSwiglu) return x / (1 + std::exp(-x));
   return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
 }
 
 double slope(moecclMoeActivation_t which, double x) {
   if (which == moecclMoeRelu) return x > 0 ? 1 : 0;
+  if (which == moecclMoeSwiglu) {
+    const double share = 1 / (1 + std::exp(-x));
+    return share * (1 + x * (1 - share));
+  }
   const double density = std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
   return (1 + std::erf(x / std::sqrt(2.0))) / 2 + x * density;
 }
 
 // Two matrices with an activation between: an expert, or the residual branch. Biases may be null.
+// inner: columns of the first one.
 template <typename Number>
 struct Mlp {
-  std::int64_t hidden;
+  std::int64_t hidden, inner;
   Number *w1, *b1, *w2, *b2;
 };
 
@@ -94,24 +101,33 @@ using MlpOf = Mlp<std::remove_pointer_t<decltype(at(std::declval<From&>().w1, 0)
 
 template <typename From>
 MlpOf<From> expertOf(const moecclMoeConfig_t& config, From& from, std::int64_t expert) {
-  const std::int64_t matrix = expert * config.embedding * config.hidden;
-  return {config.hidden, at(from.w1, matrix), at(from.b1, expert * config.hidden),
-          at(from.w2, matrix), at(from.b2, expert * config.embedding)};
+  const std::int64_t inner = innerOf(config, config.hidden);
+  return {config.hidden,
+          inner,
+          at(from.w1, expert * config.embedding * inner),
+          at(from.b1, expert * inner),
+          at(from.w2, expert * config.embedding * config.hidden),
+          at(from.b2, expert * config.embedding)};
 }
 
 template <typename From>
 MlpOf<From> residualOf(const moecclMoeConfig_t& config, From& from) {
-  return {config.residual, at(from.residualW1, 0), at(from.residualB1, 0), at(from.residualW2, 0),
-          at(from.residualB2, 0)};
+  return {config.residual,        innerOf(config, config.residual), at(from.residualW1, 0),
+          at(from.residualB1, 0), at(from.residualW2, 0),           at(from.residualB2, 0)};
 }
 
 // What hidden units get, before the activation.
 Vector hiddenInput(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
-  Vector inner(mlp.hidden, 0.0);
+  Vector inner(mlp.inner, 0.0);
   for (std::int64_t m = 0; m < layer.config.embedding; ++m)
-    for (std::int64_t h = 0; h < mlp.hidden; ++h) inner[h] += token[m] * mlp.w1[m * mlp.hidden + h];
-  for (std::int64_t h = 0; h < mlp.hidden && mlp.b1 != nullptr; ++h) inner[h] += mlp.b1[h];
+    for (std::int64_t h = 0; h < mlp.inner; ++h) inner[h] += token[m] * mlp.w1[m * mlp.inner + h];
+  for (std::int64_t h = 0; h < mlp.inner && mlp.b1 != nullptr; ++h) inner[h] += mlp.b1[h];
   return inner;
+}
+
+// What the activation is multiplied by.
+double gated(const Mlp<const double>& mlp, const Vector& inner, std::int64_t h) {
+  return mlp.inner == mlp.hidden ? 1 : inner[mlp.hidden + h];
 }
 
 Vector outputOf(const Layer& layer, const Mlp<const double>& mlp, const double* token) {
@@ -119,7 +135,7 @@ Vector outputOf(const Layer& layer, const Mlp<const double>& mlp, const double* 
   const Vector inner = hiddenInput(layer, mlp, token);
   Vector result(embedding, 0.0);
   for (std::int64_t h = 0; h < mlp.hidden; ++h) {
-    const double active = activation(layer.config.activation, inner[h]);
+    const double active = activation(layer.config.activation, inner[h]) * gated(mlp, inner, h);
     for (std::int64_t m = 0; m < embedding; ++m) result[m] += active * mlp.w2[h * embedding + m];
   }
   for (std::int64_t m = 0; m < embedding && mlp.b2 != nullptr; ++m) result[m] += mlp.b2[m];
@@ -246,25 +262,29 @@ Vector mlpBackward(const Layer& layer, const Mlp<const double>& mlp, const doubl
   Vector tokenGradient(embedding, 0.0);
   for (std::int64_t m = 0; m < embedding; ++m) gradients.b2[m] += outputGradient[m];
   for (std::int64_t h = 0; h < hidden; ++h) {
-    const double active = activation(layer.config.activation, inner[h]);
-    double gradient = 0;
+    const double value = activation(layer.config.activation, inner[h]);
+    const double active = value * gated(mlp, inner, h);
+    double ofActive = 0;
     for (std::int64_t m = 0; m < embedding; ++m) {
       gradients.w2[h * embedding + m] += active * outputGradient[m];
-      gradient += mlp.w2[h * embedding + m] * outputGradient[m];
+      ofActive += mlp.w2[h * embedding + m] * outputGradient[m];
     }
-    gradient *= slope(layer.config.activation, inner[h]);
-    gradients.b1[h] += gradient;
-    for (std::int64_t m = 0; m < embedding; ++m) {
-      gradients.w1[m * hidden + h] += token[m] * gradient;
-      tokenGradient[m] += mlp.w1[m * hidden + h] * gradient;
-    }
+    const auto through = [&](std::int64_t column, double gradient) {
+      gradients.b1[column] += gradient;
+      for (std::int64_t m = 0; m < embedding; ++m) {
+        gradients.w1[m * mlp.inner + column] += token[m] * gradient;
+        tokenGradient[m] += mlp.w1[m * mlp.inner + column] * gradient;
+      }
+    };
+    through(h, ofActive * gated(mlp, inner, h) * slope(layer.config.activation, inner[h]));
+    if (mlp.inner > hidden) through(hidden + h, ofActive * value);
   }
   return tokenGradient;
 }
 
-// The same but that all is positive, and no activation makes less of it.
+// The same but that all is positive, and no activation makes less of it: silu(x) is below x.
 Layer withoutSigns(Layer layer) {
-  layer.config.activation = moecclMoeRelu;
+  if (layer.config.activation != moecclMoeSwiglu) layer.config.activation = moecclMoeRelu;
   for (Vector* weights : {&layer.w1, &layer.b1, &layer.w2, &layer.b2})
     for (double& each : *weights) each = std::abs(each);
   return layer;
@@ -322,6 +342,10 @@ void productBackward(const Layer& layer, const Vector& matrix, const Vector& see
 
 }  // namespace
 
+std::int64_t innerOf(const moecclMoeConfig_t& config, std::int64_t hidden) {
+  return config.activation == moecclMoeSwiglu ? 2 * hidden : hidden;
+}
+
 Result forward(const Layer& layer, const double* input, const Chance& chance) {
   const std::int64_t embedding = layer.config.embedding, width = widthOf(layer.config);
   Routing routing = route(layer, input, chance);
@@ -352,11 +376,11 @@ Gradients backward(const Layer& layer, const double* input, const double* output
   Gradients gradients;
   gradients.input.assign(config.tokens * embedding, 0.0);
   gradients.w1.assign(layer.w1.size(), 0.0);
-  gradients.b1.assign(config.experts * config.hidden, 0.0);
+  gradients.b1.assign(config.experts * innerOf(config, config.hidden), 0.0);
   gradients.w2.assign(layer.w2.size(), 0.0);
   gradients.b2.assign(config.experts * embedding, 0.0);
   gradients.residualW1.assign(layer.residualW1.size(), 0.0);
-  gradients.residualB1.assign(config.residual, 0.0);
+  gradients.residualB1.assign(innerOf(config, config.residual), 0.0);
   gradients.residualW2.assign(layer.residualW2.size(), 0.0);
   gradients.residualB2.assign(config.residual > 0 ? embedding : 0, 0.0);
 
@@ -421,14 +445,17 @@ template <typename Whole>
 Gradients cutShard(const Layer& layer, const moecclMoeShapes_t& shapes, const Whole& whole) {
   Gradients part;
   const std::int64_t embedding = layer.config.embedding, hidden = layer.config.hidden;
+  const std::int64_t inner = innerOf(layer.config, hidden);
   const auto append = [](auto& to, const auto& from, std::int64_t first, std::int64_t count) {
     if (!from.empty()) to.insert(to.end(), from.begin() + first, from.begin() + first + count);
   };
   for (std::int64_t e = shapes.firstExpert; e < shapes.firstExpert + shapes.localExperts; ++e) {
     for (std::int64_t m = 0; m < embedding; ++m)
-      append(part.w1, whole.w1, (e * embedding + m) * hidden + shapes.firstHidden,
-             shapes.localHidden);
-    append(part.b1, whole.b1, e * hidden + shapes.firstHidden, shapes.localHidden);
+      for (std::int64_t half = 0; half < inner; half += hidden)
+        append(part.w1, whole.w1, (e * embedding + m) * inner + half + shapes.firstHidden,
+               shapes.localHidden);
+    for (std::int64_t half = 0; half < inner; half += hidden)
+      append(part.b1, whole.b1, e * inner + half + shapes.firstHidden, shapes.localHidden);
     append(part.w2, whole.w2, (e * hidden + shapes.firstHidden) * embedding,
            shapes.localHidden * embedding);
     append(part.b2, whole.b2, e * embedding, embedding);

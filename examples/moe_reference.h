@@ -20,16 +20,19 @@ struct Layer {
   std::vector<double> gate;   // [M][E]
   std::vector<double> noise;  // [M][E] with NoisyTopK, else empty
   std::vector<double> bias;   // [E] with Sigmoid; empty: zero
-  std::vector<double> w1;     // [E][M][H]
-  std::vector<double> b1;     // [E][H]; empty: zero
+  std::vector<double> w1;     // [E][M][innerOf(H)]
+  std::vector<double> b1;     // [E][innerOf(H)]; empty: zero
   std::vector<double> w2;     // [E][H][M]
   std::vector<double> b2;     // [E][M]; empty: zero
   // Of the residual branch, whose hidden size R is config.residual; empty without one.
-  std::vector<double> residualW1;  // [M][R]
-  std::vector<double> residualB1;  // [R]; empty: zero
+  std::vector<double> residualW1;  // [M][innerOf(R)]
+  std::vector<double> residualB1;  // [innerOf(R)]; empty: zero
   std::vector<double> residualW2;  // [R][M]
   std::vector<double> residualB2;  // [M]; empty: zero
 };
+
+// Columns of a first matrix: with swiglu the gate's and those that it multiplies.
+std::int64_t innerOf(const moecclMoeConfig_t& config, std::int64_t hidden);
 
 struct Result {
   std::vector<double> output;           // [tokens][M]

@@ -1,6 +1,5 @@
 // One expert, or one shard of it: two matrix products with an activation between them, by BLAS.
-// Real: float, double, or one of
-// narrow.h, which is converted in blocks.
+// Real: float, double, or one of narrow.h, which is converted in blocks. inner: innerWidth(hidden).
 #pragma once
 
 #include <cstddef>
@@ -16,16 +15,16 @@ namespace moeccl {
 // Row-major; b1 and b2 may be null, which is zero.
 template <typename Real>
 struct ExpertWeights {
-  const Real* w1;  // [embedding][hidden]
-  const Real* b1;  // [hidden]
+  const Real* w1;  // [embedding][inner]
+  const Real* b1;  // [inner]
   const Real* w2;  // [hidden][embedding]
   const Real* b2;  // [embedding]
 };
 
 // Numbers of workspace that expertForward needs, whatever the number of rows; and that it and
 // expertBackward need for narrow elements.
-std::int64_t expertWorkspace(std::int64_t hidden);
-std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden);
+std::int64_t expertWorkspace(std::int64_t inner);
+std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden, std::int64_t inner);
 
 // output = activation(input w1 + b1) w2 + b2, for `rows` rows of width `embedding`. output may be
 // input, but not overlap it otherwise. embedding and hidden from 1 to 2^31 - 1. BLAS uses as many
@@ -45,7 +44,7 @@ struct ExpertGradients {
 };
 
 // Numbers of workspace that expertBackward needs, whatever the number of rows.
-std::int64_t expertBackwardWorkspace(std::int64_t hidden);
+std::int64_t expertBackwardWorkspace(std::int64_t inner);
 
 // The gradients of expertForward of `input`, whose hidden values it computes again: adds those of
 // the weights to `gradients`, and sets inputGradient from outputGradient, all [rows][embedding].
@@ -64,7 +63,7 @@ class Blas;
 // behind the other.
 struct ExpertShape {
   moecclDataType_t datatype;  // of everything: float32, float16 or bfloat16, computed in float32
-  Activation activation;
+  Activation activation;      // not swiglu
   std::int64_t experts, embedding, hidden;
 };
 

@@ -50,10 +50,11 @@ template <typename Real>
 void wideForward(Activation activation, const ExpertWeights<Real>& weights, std::int64_t embedding,
                  std::int64_t hidden, const Real* input, std::int64_t rows,
                  std::span<Real> workspace, Real* output) {
+  const std::int64_t width = innerWidth(activation, hidden);
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - begin);
     Real* const result = output + begin * embedding;
-    multiply(count, hidden, embedding, input + begin * embedding, weights.w1, workspace.data());
+    multiply(count, width, embedding, input + begin * embedding, weights.w1, workspace.data());
     activate(activation, weights.b1, count, hidden, workspace.data());
     multiply(count, embedding, hidden, workspace.data(), weights.w2, result);
     addToRows(count, embedding, weights.b2, result);
@@ -65,20 +66,21 @@ void wideBackward(Activation activation, const ExpertWeights<Real>& weights, std
                   std::int64_t hidden, const Real* input, const Real* outputGradient,
                   std::int64_t rows, std::span<Real> workspace,
                   const ExpertGradients<Real>& gradients, Real* inputGradient) {
+  const std::int64_t width = innerWidth(activation, hidden);
   Real* const inner = workspace.data();
-  Real* const innerGradient = inner + kBlockRows * hidden;
+  Real* const innerGradient = inner + kBlockRows * width;
   for (std::int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const std::int64_t count = std::min(kBlockRows, rows - begin);
     const Real* const in = input + begin * embedding;
     const Real* const out = outputGradient + begin * embedding;
-    multiply(count, hidden, embedding, in, weights.w1, inner);
+    multiply(count, width, embedding, in, weights.w1, inner);
     multiplyByTransposed(count, hidden, embedding, out, weights.w2, innerGradient);
     activateBackward(activation, weights.b1, count, hidden, inner, innerGradient);
     addTransposedProduct(hidden, embedding, count, inner, out, gradients.w2);
     addRows(count, embedding, out, gradients.b2);
-    addTransposedProduct(embedding, hidden, count, in, innerGradient, gradients.w1);
-    addRows(count, hidden, innerGradient, gradients.b1);
-    multiplyByTransposed(count, embedding, hidden, innerGradient, weights.w1,
+    addTransposedProduct(embedding, width, count, in, innerGradient, gradients.w1);
+    addRows(count, width, innerGradient, gradients.b1);
+    multiplyByTransposed(count, embedding, width, innerGradient, weights.w1,
                          inputGradient + begin * embedding);
   }
 }
@@ -87,54 +89,59 @@ void wideBackward(Activation activation, const ExpertWeights<Real>& weights, std
 template <typename Real>
 class NarrowExpert {
  public:
-  NarrowExpert(const ExpertWeights<Real>& weights, std::int64_t embedding, std::int64_t hidden,
-               std::span<float> workspace)
-      : embedding_(embedding), hidden_(hidden), left_(workspace.data()) {
+  NarrowExpert(Activation activation, const ExpertWeights<Real>& weights, std::int64_t embedding,
+               std::int64_t hidden, std::span<float> workspace)
+      : activation_(activation),
+        embedding_(embedding),
+        hidden_(hidden),
+        width_(innerWidth(activation, hidden)),
+        left_(workspace.data()) {
     const auto widened = [&](const Real* from, std::int64_t count) -> const float* {
       if (from == nullptr) return nullptr;
       float* const to = take(count);
       widen(from, count, to);
       return to;
     };
-    weights_ = {widened(weights.w1, embedding * hidden), widened(weights.b1, hidden),
+    weights_ = {widened(weights.w1, embedding * width_), widened(weights.b1, width_),
                 widened(weights.w2, hidden * embedding), widened(weights.b2, embedding)};
     in_ = take(kBlockRows * embedding);
     out_ = take(kBlockRows * embedding);
-    inner_ = {take(2 * kBlockRows * hidden), static_cast<std::size_t>(2 * kBlockRows * hidden)};
+    inner_ = {take(2 * kBlockRows * width_), static_cast<std::size_t>(2 * kBlockRows * width_)};
   }
 
-  void forward(Activation activation, const Real* input, std::int64_t rows, Real* output) {
+  void forward(const Real* input, std::int64_t rows, Real* output) {
     eachBlock(rows, [&](std::int64_t begin, std::int64_t count) {
       widen(input + begin, count * embedding_, in_);
-      wideForward(activation, weights_, embedding_, hidden_, in_, count, inner_, in_);
+      wideForward(activation_, weights_, embedding_, hidden_, in_, count, inner_, in_);
       narrow(in_, count * embedding_, output + begin);
     });
   }
 
-  void backward(Activation activation, const Real* input, const Real* outputGradient,
-                std::int64_t rows, const ExpertGradients<Real>& gradients, Real* inputGradient) {
+  void backward(const Real* input, const Real* outputGradient, std::int64_t rows,
+                const ExpertGradients<Real>& gradients, Real* inputGradient) {
     const auto zeros = [&](Real* wanted, std::int64_t count) -> float* {
       if (wanted == nullptr) return nullptr;
       float* const sums = take(count);
       std::fill_n(sums, count, 0.0f);
       return sums;
     };
-    const std::int64_t matrix = embedding_ * hidden_;
-    const ExpertGradients<float> sums = {zeros(gradients.w1, matrix), zeros(gradients.b1, hidden_),
-                                         zeros(gradients.w2, matrix),
+    const std::int64_t first = embedding_ * width_, second = hidden_ * embedding_;
+    const ExpertGradients<float> sums = {zeros(gradients.w1, first), zeros(gradients.b1, width_),
+                                         zeros(gradients.w2, second),
                                          zeros(gradients.b2, embedding_)};
     eachBlock(rows, [&](std::int64_t begin, std::int64_t count) {
       widen(input + begin, count * embedding_, in_);
       widen(outputGradient + begin, count * embedding_, out_);
-      wideBackward(activation, weights_, embedding_, hidden_, in_, out_, count, inner_, sums, out_);
+      wideBackward(activation_, weights_, embedding_, hidden_, in_, out_, count, inner_, sums,
+                   out_);
       narrow(out_, count * embedding_, inputGradient + begin);
     });
     const auto add = [](const float* from, std::int64_t count, Real* to) {
       if (to != nullptr) addNarrowed(from, count, to);
     };
-    add(sums.w1, matrix, gradients.w1);
-    add(sums.b1, hidden_, gradients.b1);
-    add(sums.w2, matrix, gradients.w2);
+    add(sums.w1, first, gradients.w1);
+    add(sums.b1, width_, gradients.b1);
+    add(sums.w2, second, gradients.w2);
     add(sums.b2, embedding_, gradients.b2);
   }
 
@@ -149,7 +156,8 @@ class NarrowExpert {
       function(begin * embedding_, std::min(kBlockRows, rows - begin));
   }
 
-  const std::int64_t embedding_, hidden_;
+  const Activation activation_;
+  const std::int64_t embedding_, hidden_, width_;
   float* left_;
   ExpertWeights<float> weights_{};
   float *in_, *out_;
@@ -158,11 +166,12 @@ class NarrowExpert {
 
 }  // namespace
 
-std::int64_t expertWorkspace(std::int64_t hidden) { return kBlockRows * hidden; }
+std::int64_t expertWorkspace(std::int64_t inner) { return kBlockRows * inner; }
 
-std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden) {
-  const std::int64_t weights = 2 * embedding * hidden + hidden + embedding;
-  return 2 * (weights + kBlockRows * (embedding + hidden));
+std::int64_t narrowExpertWorkspace(std::int64_t embedding, std::int64_t hidden,
+                                   std::int64_t inner) {
+  const std::int64_t weights = embedding * (inner + hidden) + inner + embedding;
+  return 2 * (weights + kBlockRows * (embedding + inner));
 }
 
 template <typename Real>
@@ -171,13 +180,13 @@ void expertForward(Activation activation, const ExpertWeights<Real>& weights,
                    std::int64_t rows, std::span<Wide<Real>> workspace, Real* output) {
   if (rows == 0) return;
   if constexpr (kIsNarrow<Real>)
-    NarrowExpert<Real>(weights, embedding, hidden, workspace)
-        .forward(activation, input, rows, output);
+    NarrowExpert<Real>(activation, weights, embedding, hidden, workspace)
+        .forward(input, rows, output);
   else
     wideForward(activation, weights, embedding, hidden, input, rows, workspace, output);
 }
 
-std::int64_t expertBackwardWorkspace(std::int64_t hidden) { return 2 * kBlockRows * hidden; }
+std::int64_t expertBackwardWorkspace(std::int64_t inner) { return 2 * kBlockRows * inner; }
 
 template <typename Real>
 void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
@@ -186,8 +195,8 @@ void expertBackward(Activation activation, const ExpertWeights<Real>& weights,
                     const ExpertGradients<Real>& gradients, Real* inputGradient) {
   if (rows == 0) return;
   if constexpr (kIsNarrow<Real>)
-    NarrowExpert<Real>(weights, embedding, hidden, workspace)
-        .backward(activation, input, outputGradient, rows, gradients, inputGradient);
+    NarrowExpert<Real>(activation, weights, embedding, hidden, workspace)
+        .backward(input, outputGradient, rows, gradients, inputGradient);
   else
     wideBackward(activation, weights, embedding, hidden, input, outputGradient, rows, workspace,
                  gradients, inputGradient);

@@ -27,7 +27,9 @@
  * it contributes zero; the token's other choices stay as they are, or with config.renormalize have
  * greater weights. Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
- * Expert: activation(token x w1 + b1) x w2 + b2.
+ * Expert: activation(token x w1 + b1) x w2 + b2. With moecclMoeSwiglu token x w1 + b1 has two
+ *   halves, and its activation is silu(first) times the second (Shazeer 2020): w1 is what others
+ *   call gate_proj, and behind it in each row up_proj.
  *
  * Residual branch (config.residual; DeepSpeed-MoE 4.1, Residual-MoE, and PR-MoE where layers differ
  *   in experts): one more such expert, of hidden size R, that every token passes, with weight 1.
@@ -66,7 +68,8 @@ typedef struct moecclMoeLayer* moecclMoeLayer_t;
 typedef enum {
   moecclMoeGelu = 0, /* x (1 + erf(x / sqrt 2)) / 2, without the tanh approximation */
   moecclMoeRelu = 1,
-  moecclMoeNumActivations = 2
+  moecclMoeSwiglu = 2, /* silu(gate) x up, silu(x) = x / (1 + exp(-x)); not on GPUs */
+  moecclMoeNumActivations = 3
 } moecclMoeActivation_t;
 
 /* The order of collectives and computation in one layer (Parm III-B, figure 3; PPMoE 3.3). */
@@ -252,7 +255,9 @@ typedef struct {
   }
 
 /* Weights, row-major, of config.datatype. Begin with MOECCL_MOE_WEIGHTS_INITIALIZER. b2 is the same
- * on all shards of an expert and is added once. */
+ * on all shards of an expert and is added once. With moecclMoeSwiglu rows of w1, b1, residualW1 and
+ * residualB1 are twice as long: a shard's columns of the gate, then its columns of what that
+ * multiplies. */
 typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
@@ -337,10 +342,10 @@ typedef struct {
  * OPENBLAS_NUM_THREADS=1.
  * Where it fails on one rank it fails on all.
  * Errors: InvalidArgument (a NULL argument; a field of the config that is not as described there;
- * MOECCL_SCHEDULE names no schedule; a datatype that GPUs do not have). InvalidUsage (ranks came
- * with different configs). SystemError (not enough memory; no cuBLAS). UnhandledCudaError (not
- * enough memory of the GPU). Those of moecclAllGather. RemoteError (one of these on another rank,
- * which the message names; a NULL grid alone makes the others wait). */
+ * MOECCL_SCHEDULE names no schedule; a datatype or an activation that GPUs do not have).
+ * InvalidUsage (ranks came with different configs). SystemError (not enough memory; no cuBLAS).
+ * UnhandledCudaError (not enough memory of the GPU). Those of moecclAllGather. RemoteError (one of
+ * these on another rank, which the message names; a NULL grid alone makes the others wait). */
 MOECCL_API moecclResult_t moecclMoeLayerCreate(moecclGrid_t grid, const moecclMoeConfig_t* config,
                                                moecclMoeLayer_t* layer);
 /* Frees a layer; local, NULL is allowed. On GPUs it waits for the layer's passes. */

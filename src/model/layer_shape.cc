@@ -111,7 +111,7 @@ void check(const moecclMoeConfig_t& config, const moecclGridShape_t& grid) {
            "it must be a multiple of the grid's nEp, " + std::to_string(grid.nEp));
   if (config.activation < 0 || config.activation >= moecclMoeNumActivations)
     refuse("activation", static_cast<int>(config.activation),
-           "it must be moecclMoeGelu or moecclMoeRelu");
+           "it must be moecclMoeGelu, moecclMoeRelu or moecclMoeSwiglu");
   if (config.training != 0 && config.training != 1)
     refuse("training", config.training, "it must be 0 or 1");
   if (config.learn != 0 && config.learn != 1) refuse("learn", config.learn, "it must be 0 or 1");
@@ -226,7 +226,9 @@ LayerShape layerShape(const moecclMoeConfig_t& config, moecclSchedule_t schedule
   shape.gate = gateConfig(config);
   shape.choices = gates::width(shape.gate);
   shape.seed = config.seed;
-  shape.activation = config.activation == moecclMoeGelu ? Activation::gelu : Activation::relu;
+  shape.activation = config.activation == moecclMoeGelu   ? Activation::gelu
+                     : config.activation == moecclMoeRelu ? Activation::relu
+                                                          : Activation::swiglu;
   shape.datatype = config.datatype;
   shape.elementBytes = elementBytesOf(config.datatype);
   shape.grid = grid;

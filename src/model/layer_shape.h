@@ -55,6 +55,8 @@ struct LayerShape {
   // Places per expert.
   std::int64_t partSlots() const { return capacity() / grid.nMp; }
   std::int64_t chunkSlots() const { return partSlots() / chunks; }
+  // Columns of an expert's first matrix.
+  std::int64_t innerOf(std::int64_t hidden) const { return innerWidth(activation, hidden); }
   // Of a part, in the batch; behind the last token when the part is nothing but padding.
   std::int64_t firstToken(int part) const { return std::min(tokens, part * partTokens); }
 };

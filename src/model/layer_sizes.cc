@@ -26,7 +26,8 @@ schedules::Sizes sizesOf(const LayerShape& shape, const schedules::Schedule& sch
   sizes.at(Dim::gateWeights) =
       elementCount({shape.embedding, shape.experts, shape.gate.kind == gates::Kind::noisy ? 2 : 1});
   sizes.at(Dim::residualWeights) =
-      elementCount({2 * shape.embedding + 1, shape.residual}) + shape.embedding;
+      elementCount({shape.embedding + 1, shape.innerOf(shape.residual)}) +
+      elementCount({shape.embedding, shape.residual}) + shape.embedding;
   const bool lists = std::ranges::any_of(schedule.tables, [](const schedules::Table& table) {
     return std::ranges::count(table.shape, Dim::keptRows) > 0;
   });

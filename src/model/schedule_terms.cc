@@ -116,7 +116,10 @@ class Terms {
 
   void compute(const Phase& phase, LocalFeatures& local) const {
     const int read = phase.reads[0], written = phase.writes[0];
-    const auto hidden = static_cast<double>(shape_.localHidden);
+    // The second matrix has as many rows as there are hidden values, the first may have twice as
+    // many columns.
+    const auto hidden =
+        static_cast<double>(shape_.localHidden + shape_.innerOf(shape_.localHidden)) / 2;
     switch (phase.kind) {
       case Kind::gate:
         local[kGate] = tokensOf(table(read)) * embedding_ *

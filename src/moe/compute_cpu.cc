@@ -89,10 +89,10 @@ class CpuCompute final : public HostCompute<Real, Compute> {
  private:
   static std::int64_t workspaceOf(const LayerShape& shape) {
     const std::int64_t hidden = std::max(shape.localHidden, shape.residual);
-    if (kIsNarrow<Real>) return narrowExpertWorkspace(shape.embedding, hidden);
-    return shape.training ? expertBackwardWorkspace(hidden) : expertWorkspace(hidden);
+    const std::int64_t inner = shape.innerOf(hidden);
+    if (kIsNarrow<Real>) return narrowExpertWorkspace(shape.embedding, hidden, inner);
+    return shape.training ? expertBackwardWorkspace(inner) : expertWorkspace(inner);
   }
-  std::int64_t matrix() const { return shape().embedding * shape().localHidden; }
 
   // Calls function(expert, first element, rows).
   template <typename Function>
@@ -107,17 +107,23 @@ class CpuCompute final : public HostCompute<Real, Compute> {
     using Element = std::conditional_t<std::is_same_v<Pointer, void*>, Real, const Real>;
     return all == nullptr ? nullptr : static_cast<Element*>(all) + expert * size;
   }
+  // Of all weights, or of all gradients.
+  template <typename Made, typename All>
+  Made partOf(const All& all, std::int64_t expert) const {
+    const std::int64_t embedding = shape().embedding, hidden = shape().localHidden;
+    const std::int64_t inner = shape().innerOf(hidden);
+    return {of(expert, all.w1, embedding * inner), of(expert, all.b1, inner),
+            of(expert, all.w2, hidden * embedding), of(expert, all.b2, embedding)};
+  }
   ExpertWeights<Real> weightsOf(const LayerWeights& all, std::int64_t expert) const {
-    return {of(expert, all.w1, matrix()), of(expert, all.b1, shape().localHidden),
-            of(expert, all.w2, matrix()), of(expert, all.b2, shape().embedding)};
+    return partOf<ExpertWeights<Real>>(all, expert);
   }
   static ExpertWeights<Real> weightsOf(const MlpWeights& all) {
     return {static_cast<const Real*>(all.w1), static_cast<const Real*>(all.b1),
             static_cast<const Real*>(all.w2), static_cast<const Real*>(all.b2)};
   }
   ExpertGradients<Real> gradientsOf(const LayerGradients& all, std::int64_t expert) const {
-    return {of(expert, all.w1, matrix()), of(expert, all.b1, shape().localHidden),
-            of(expert, all.w2, matrix()), of(expert, all.b2, shape().embedding)};
+    return partOf<ExpertGradients<Real>>(all, expert);
   }
 
   std::vector<Wide<Real>> workspace_;  // of experts

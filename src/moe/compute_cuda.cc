@@ -153,6 +153,11 @@ std::unique_ptr<Compute> cudaCompute(const LayerShape& shape) {
         stringf("config.datatype is %d; on GPUs it must be moecclFloat32 (%d), moecclFloat16 "
                 "(%d) or moecclBfloat16 (%d)",
                 shape.datatype, moecclFloat32, moecclFloat16, moecclBfloat16));
+  if (shape.activation == Activation::swiglu)
+    throw Error(moecclInvalidArgument,
+                stringf("config.activation is %d; on GPUs it must be moecclMoeGelu (%d) or "
+                        "moecclMoeRelu (%d)",
+                        moecclMoeSwiglu, moecclMoeGelu, moecclMoeRelu));
   return std::make_unique<CudaCompute>(shape);
 }
 

@@ -115,10 +115,11 @@ void LayerWork::residual(const Step& step) {
                            step.stream);
 }
 
-MlpGradients LayerWork::residualIn(void* all) const {
-  const std::int64_t matrix = shape().embedding * shape().residual;
-  return {all, compute_.at(all, matrix), compute_.at(all, matrix + shape().residual),
-          compute_.at(all, 2 * matrix + shape().residual)};
+std::array<std::int64_t, 5> LayerWork::residualBegins() const {
+  const std::int64_t embedding = shape().embedding, hidden = shape().residual;
+  const std::int64_t inner = shape().innerOf(hidden);
+  const std::int64_t b1 = embedding * inner, w2 = b1 + inner, b2 = w2 + hidden * embedding;
+  return {0, b1, w2, b2, b2 + embedding};
 }
 
 void LayerWork::residualBackward(const Step& step) {
@@ -126,30 +127,30 @@ void LayerWork::residualBackward(const Step& step) {
   compute_.copy(step.writes[0], step.reads[0], tokens * shape().embedding, step.stream);
   MlpGradients gradients = gradients_.residual;
   if (void* const part = step.writes[1]; part != nullptr) {
-    gradients = residualIn(part);
-    if (step.first[1])
-      compute_.zero(part, (2 * shape().embedding + 1) * shape().residual + shape().embedding,
-                    step.stream);
+    const auto begins = residualBegins();
+    gradients = {part, compute_.at(part, begins[1]), compute_.at(part, begins[2]),
+                 compute_.at(part, begins[3])};
+    if (step.first[1]) compute_.zero(part, begins[4], step.stream);
   }
   compute_.residualBackward(weights_.residual, gradients, tokens, step.reads[1], step.writes[0],
                             step.stream);
 }
 
 void LayerWork::addGradients(Dim which, const void* gradients, moecclStream_t stream) {
-  const std::int64_t matrix =
-      shape().embedding * (which == Dim::gateWeights ? shape().experts : shape().residual);
   const auto add = [&](void* sums, std::int64_t begin, std::int64_t count) {
     if (sums != nullptr) compute_.add(sums, compute_.at(gradients, begin), count, stream);
   };
   if (which == Dim::gateWeights) {
+    const std::int64_t matrix = shape().embedding * shape().experts;
     add(gradients_.gate.gate, 0, matrix);
     add(gradients_.gate.noise, matrix, matrix);
     return;
   }
-  add(gradients_.residual.w1, 0, matrix);
-  add(gradients_.residual.b1, matrix, shape().residual);
-  add(gradients_.residual.w2, matrix + shape().residual, matrix);
-  add(gradients_.residual.b2, 2 * matrix + shape().residual, shape().embedding);
+  const auto begins = residualBegins();
+  const MlpGradients& its = gradients_.residual;
+  void* const all[] = {its.w1, its.b1, its.w2, its.b2};
+  for (std::size_t i = 0; i < std::size(all); ++i)
+    add(all[i], begins[i], begins[i + 1] - begins[i]);
 }
 
 }  // namespace moeccl

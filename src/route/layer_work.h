@@ -2,6 +2,7 @@
 // tokens to rows and back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -55,8 +56,9 @@ class LayerWork final : public RowWork {
   Router& gateOf(const schedules::Table& routing);
   // Tokens of the step, of one batch.
   Router::Tokens tokensOfStep(const schedules::Step& step) const;
-  // Where the weights of the residual branch, or their gradients, lie behind each other.
-  MlpGradients residualIn(void* all) const;
+  // Where w1, b1, w2 and b2 of the residual branch begin where they lie behind each other, and
+  // where the last ends.
+  std::array<std::int64_t, 5> residualBegins() const;
 
   Compute& compute_;
   Routers routers_;

@@ -249,7 +249,7 @@ void requireBegins(const ExpertShape& shape, std::span<const std::int64_t> begin
 template <typename Real>
 std::vector<float> roomOf(const ExpertShape& shape) {
   return std::vector<float>(static_cast<std::size_t>(
-      kIsNarrow<Real> ? narrowExpertWorkspace(shape.embedding, shape.hidden)
+      kIsNarrow<Real> ? narrowExpertWorkspace(shape.embedding, shape.hidden, shape.hidden)
                       : moeccl::expertBackwardWorkspace(shape.hidden)));
 }
 

@@ -97,6 +97,86 @@ TEST(Activation, ReluOfAnyFloat) {
   }
 }
 
+double exactSilu(double x) { return std::isinf(x) ? std::max(x, 0.0) : x / (1 + std::exp(-x)); }
+double exactSiluSlope(double x) {
+  if (std::isinf(x)) return x > 0;
+  const double share = 1 / (1 + std::exp(-x));
+  return share + x * share * (1 / (1 + std::exp(x)));
+}
+
+// Gated by `at`, all of them 1; the second gradients are those of what is gated.
+template <typename Real>
+Results<Real> gatedBy(const std::vector<Real>& at) {
+  const auto count = static_cast<std::int64_t>(at.size());
+  std::vector<Real> values = at;
+  values.resize(2 * at.size(), 1);
+  Results<Real> results{values, values, std::vector<Real>(values.size(), 1)};
+  activate<Real>(Activation::swiglu, nullptr, 1, count, results.forward.data());
+  activateBackward<Real>(Activation::swiglu, nullptr, 1, count, results.backward.data(),
+                         results.slopes.data());
+  return results;
+}
+
+template <typename Real>
+void expectSilu(const std::vector<Real>& at, double relative, double ofSlope, double least) {
+  const Results<Real> results = gatedBy(at);
+  for (std::size_t i = 0; i < at.size(); ++i) {
+    const double x = at[i], value = exactSilu(x);
+    const double all[] = {results.forward[i], results.backward[i], results.slopes[at.size() + i]};
+    for (const double each : all) {
+      if (std::isnan(x))
+        ASSERT_TRUE(std::isnan(each));
+      else if (std::isinf(value))
+        ASSERT_EQ(each, value);
+      else
+        ASSERT_NEAR(each, value, relative * std::abs(value) + least) << x;
+    }
+    if (!std::isnan(x)) ASSERT_NEAR(results.slopes[i], exactSiluSlope(x), ofSlope) << x;
+  }
+}
+
+TEST(Activation, SiluOfAnyFloatIsWithinItsBounds) {
+  expectSilu<float>(allOver(), 0x1p-20, 0x1p-21, 1e-35);
+}
+
+TEST(Activation, SiluOfDoublesIsExactUpToRounding) {
+  std::vector<double> at;
+  for (double x = -710; x < 710; x += 0.0313) at.push_back(x);
+  expectSilu<double>(at, 1e-13, 1e-14, 1e-290);
+}
+
+// Rows of what gates and is gated, with a bias, against one element at a time.
+TEST(Activation, SwigluOfRows) {
+  for (std::int64_t width = 1; width <= 40; ++width) {
+    constexpr std::int64_t kRows = 3;
+    std::vector<double> bias, values, gradients;
+    for (std::int64_t i = 0; i < 2 * width; ++i) bias.push_back(static_cast<double>(i) / 8 - 2);
+    for (std::int64_t i = 0; i < kRows * 2 * width; ++i)
+      values.push_back(static_cast<double>(i % 29) / 4 - 3);
+    for (std::int64_t i = 0; i < kRows * width; ++i)
+      gradients.push_back(static_cast<double>(i % 5) - 2);
+    const std::vector<double> given = gradients;
+    gradients.resize(values.size() + 1, 77);
+    std::vector<double> forward = values, backward = values;
+    forward.push_back(77);
+    backward.push_back(77);
+    activate(Activation::swiglu, bias.data(), kRows, width, forward.data());
+    activateBackward(Activation::swiglu, bias.data(), kRows, width, backward.data(),
+                     gradients.data());
+    for (std::int64_t row = 0; row < kRows; ++row)
+      for (std::int64_t i = 0; i < width; ++i) {
+        const std::int64_t at = 2 * row * width + i, to = row * width + i;
+        const double gate = values[at] + bias[i], up = values[at + width] + bias[i + width];
+        ASSERT_NEAR(forward[to], exactSilu(gate) * up, 1e-12) << width;
+        ASSERT_NEAR(backward[to], exactSilu(gate) * up, 1e-12) << width;
+        ASSERT_NEAR(gradients[at], given[to] * up * exactSiluSlope(gate), 1e-12) << width;
+        ASSERT_NEAR(gradients[at + width], given[to] * exactSilu(gate), 1e-12) << width;
+      }
+    for (const std::vector<double>* all : {&forward, &backward, &gradients})
+      EXPECT_EQ(all->back(), 77);
+  }
+}
+
 // Rows of every width that vectors may leave a rest of; biases of one row for all; and gradients
 // that count.
 template <typename Real>

@@ -134,7 +134,7 @@ std::vector<Wrong> wrongFields() {
        {"config.capacityGroups is 3", "S1", "nMp, 2"}},
       {"Activation",
        set(&C::activation, moecclMoeNumActivations),
-       {"config.activation is 2", "moecclMoeRelu"}},
+       {"config.activation is 3", "moecclMoeRelu"}},
       {"Datatype",
        set(&C::datatype, moecclInt32),
        {"config.datatype is 2", "moecclFloat32 (7), moecclFloat64 (8), moecclFloat16 (6)"}},

@@ -70,16 +70,19 @@ struct ExpertCase {
   std::int64_t rows, embedding = 5, hidden = 7;
   Vector w1, b1, w2, b2, input;
 
+  std::int64_t width() const { return innerWidth(activation, hidden); }
   Vector output() const {
     Vector result(rows * embedding);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t m = 0; m < embedding; ++m) result[r * embedding + m] = b2[m];
-      for (std::int64_t h = 0; h < hidden; ++h) {
-        double x = b1[h];
+      const auto inner = [&](std::int64_t column) {
+        double x = b1[column];
         for (std::int64_t m = 0; m < embedding; ++m)
-          x += input[r * embedding + m] * w1[m * hidden + h];
-        x = activation == Activation::relu ? std::max(x, 0.0)
-                                           : x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
+          x += input[r * embedding + m] * w1[m * width() + column];
+        return x;
+      };
+      for (std::int64_t h = 0; h < hidden; ++h) {
+        const double x = test::plainActivation(activation, inner(h), inner(width() - hidden + h));
         for (std::int64_t m = 0; m < embedding; ++m)
           result[r * embedding + m] += x * w2[h * embedding + m];
       }
@@ -95,14 +98,15 @@ TYPED_TEST_SUITE(ExpertBackward, Reals);
 TYPED_TEST(ExpertBackward, IsTheSlope) {
   using Real = TypeParam;
   Random random(1);
-  for (Activation activation : {Activation::gelu, Activation::relu})
+  for (Activation activation : {Activation::gelu, Activation::relu, Activation::swiglu})
     for (bool biases : {false, true})
       for (std::int64_t rows : {0, 1, 6}) {
         ExpertCase it{activation, rows, 5, 7, {}, {}, {}, {}, {}};
-        const std::int64_t matrix = it.embedding * it.hidden;
-        const std::vector<Real> w1 = uniform<Real>(random, matrix),
+        const std::int64_t width = it.width(), matrix = it.embedding * it.hidden;
+        const std::vector<Real> w1 = uniform<Real>(random, it.embedding * width),
                                 w2 = uniform<Real>(random, matrix);
-        const std::vector<Real> b1 = biases ? uniform<Real>(random, 7) : std::vector<Real>(7);
+        const std::vector<Real> b1 =
+            biases ? uniform<Real>(random, width) : std::vector<Real>(width);
         const std::vector<Real> b2 = biases ? uniform<Real>(random, 5) : std::vector<Real>(5);
         const std::vector<Real> input = uniform<Real>(random, rows * it.embedding);
         const std::vector<Real> outputGradient = uniform<Real>(random, rows * it.embedding);
@@ -110,8 +114,8 @@ TYPED_TEST(ExpertBackward, IsTheSlope) {
         it.input = inDouble(input);
         const auto loss = [&] { return dot(outputGradient, it.output()); };
 
-        std::vector<Real> workspace(expertBackwardWorkspace(it.hidden));
-        std::vector<Real> dW1(matrix, 2), dB1(7, 2), dW2(matrix, 2), dB2(5, 2);
+        std::vector<Real> workspace(expertBackwardWorkspace(width));
+        std::vector<Real> dW1(w1.size(), 2), dB1(width, 2), dW2(matrix, 2), dB2(5, 2);
         std::vector<Real> dInput = outputGradient;  // in place
         const ExpertWeights<Real> weights{w1.data(), biases ? b1.data() : nullptr, w2.data(),
                                           biases ? b2.data() : nullptr};

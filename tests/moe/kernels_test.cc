@@ -141,32 +141,31 @@ TYPED_TEST_SUITE(Expert, Reals);
 TYPED_TEST(Expert, MatchesLoops) {
   using Real = TypeParam;
   Random random(4);
-  for (Activation activation : {Activation::gelu, Activation::relu})
+  for (Activation activation : {Activation::gelu, Activation::relu, Activation::swiglu})
     for (bool biases : {false, true})
       for (std::int64_t rows : {0, 1, 5, 255, 256, 257, 600})
         for (bool inPlace : {false, true}) {
-          const std::int64_t embedding = 7, hidden = 10;
-          const std::vector<Real> w1 = uniform<Real>(random, embedding * hidden);
+          const std::int64_t embedding = 7, hidden = 10, width = innerWidth(activation, hidden);
+          const std::vector<Real> w1 = uniform<Real>(random, embedding * width);
           const std::vector<Real> w2 = uniform<Real>(random, embedding * hidden);
-          const std::vector<Real> b1 = uniform<Real>(random, hidden),
+          const std::vector<Real> b1 = uniform<Real>(random, width),
                                   b2 = uniform<Real>(random, embedding);
           const std::vector<Real> input = uniform<Real>(random, rows * embedding);
-          std::vector<Real> output = input, workspace(expertWorkspace(hidden));
+          std::vector<Real> output = input, workspace(expertWorkspace(width));
           expertForward<Real>(
               activation,
               {w1.data(), biases ? b1.data() : nullptr, w2.data(), biases ? b2.data() : nullptr},
               embedding, hidden, inPlace ? output.data() : input.data(), rows, workspace,
               output.data());
           for (std::int64_t r = 0; r < rows; ++r) {
-            std::vector<double> inner(hidden), expected(embedding);
-            for (std::int64_t h = 0; h < hidden; ++h) {
+            std::vector<double> inner(width), expected(embedding);
+            for (std::int64_t h = 0; h < width; ++h) {
               for (std::int64_t m = 0; m < embedding; ++m)
-                inner[h] += static_cast<double>(input[r * embedding + m]) * w1[m * hidden + h];
+                inner[h] += static_cast<double>(input[r * embedding + m]) * w1[m * width + h];
               if (biases) inner[h] += b1[h];
-              inner[h] = activation == Activation::relu
-                             ? std::max(inner[h], 0.0)
-                             : inner[h] * (1 + std::erf(inner[h] / std::sqrt(2.0))) / 2;
             }
+            for (std::int64_t h = 0; h < hidden; ++h)
+              inner[h] = test::plainActivation(activation, inner[h], inner[width - hidden + h]);
             for (std::int64_t m = 0; m < embedding; ++m) {
               for (std::int64_t h = 0; h < hidden; ++h)
                 expected[m] += inner[h] * w2[h * embedding + m];

@@ -115,25 +115,28 @@ Layer layerOf(const Problem& problem, Source& source) {
     layer.gate[m * problem.experts + 1] += problem.hotGate;
   layer.gate = storable(problem.datatype, layer.gate);
   setGate(problem, layer, source);
-  const std::int64_t weights = problem.experts * problem.embedding * problem.hidden;
+  const std::int64_t inner = moe_reference::innerOf(layer.config, problem.hidden);
+  const std::int64_t first = problem.experts * problem.embedding * inner,
+                     second = problem.experts * problem.hidden * problem.embedding;
   if (problem.probe) {
-    layer.w1.assign(weights, 0.0);
-    layer.w2.assign(weights, 0.0);
+    layer.w1.assign(first, 0.0);
+    layer.w2.assign(second, 0.0);
     layer.b2.assign(problem.experts * problem.embedding, 0.0);
     for (std::int64_t e = 0; e < problem.experts; ++e) layer.b2[e * problem.embedding + e] = 1;
     return layer;
   }
-  layer.w1 = source.uniform(weights);
-  layer.w2 = source.uniform(weights);
+  layer.w1 = source.uniform(first);
+  layer.w2 = source.uniform(second);
   if (problem.biases) {
-    layer.b1 = source.uniform(problem.experts * problem.hidden);
+    layer.b1 = source.uniform(problem.experts * inner);
     layer.b2 = source.uniform(problem.experts * problem.embedding);
   }
   if (problem.residual == 0) return layer;
-  layer.residualW1 = source.uniform(problem.embedding * problem.residual);
+  const std::int64_t residualInner = moe_reference::innerOf(layer.config, problem.residual);
+  layer.residualW1 = source.uniform(problem.embedding * residualInner);
   layer.residualW2 = source.uniform(problem.residual * problem.embedding);
   if (problem.biases) {
-    layer.residualB1 = source.uniform(problem.residual);
+    layer.residualB1 = source.uniform(residualInner);
     layer.residualB2 = source.uniform(problem.embedding);
   }
   return layer;
@@ -196,9 +199,11 @@ std::string Problem::text() const {
       << (data == Tokens::random     ? ", random tokens"
           : data == Tokens::repeated ? ", repeated tokens"
                                      : ", tied tokens")
-      << (activation == moecclMoeGelu ? ", gelu" : ", relu") << (biases ? "" : ", no biases")
-      << (hotGate != 0 ? ", a hot expert" : "") << (training ? ", training" : "") << ", datatype "
-      << datatype << ", seed " << seed;
+      << (activation == moecclMoeGelu   ? ", gelu"
+          : activation == moecclMoeRelu ? ", relu"
+                                        : ", swiglu")
+      << (biases ? "" : ", no biases") << (hotGate != 0 ? ", a hot expert" : "")
+      << (training ? ", training" : "") << ", datatype " << datatype << ", seed " << seed;
   return out.str();
 }
 

@@ -77,7 +77,7 @@ struct Groups {
 constexpr Groups kGroups[] = {{0, 0, 0}, {1, 0, 0}, {2, 0, 0}, {1, 1, 0}, {4, 0, 2}};
 constexpr std::int64_t kResiduals[] = {0, 5, 16};
 constexpr Tokens kData[] = {Tokens::random, Tokens::repeated, Tokens::tied};
-constexpr moecclMoeActivation_t kActivations[] = {moecclMoeGelu, moecclMoeRelu};
+constexpr moecclMoeActivation_t kActivations[] = {moecclMoeGelu, moecclMoeRelu, moecclMoeSwiglu};
 constexpr moecclDataType_t kTypes[] = {moecclFloat32, moecclFloat64};
 constexpr double kHotGates[] = {0, 3};
 

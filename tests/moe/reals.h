@@ -1,12 +1,16 @@
-// Random numbers of both types of floats, and how exact results of them are.
+// Random numbers of both types of floats, how exact results of them are, and plain activations.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
+
+#include "kernels/activation.h"
 
 namespace moeccl::test {
 
@@ -23,6 +27,13 @@ std::vector<Real> uniform(Random& random, std::int64_t count) {
   std::vector<Real> values(count);
   for (Real& v : values) v = value(random);
   return values;
+}
+
+// x, and what it gates with swiglu.
+inline double plainActivation(Activation activation, double x, double up) {
+  if (activation == Activation::relu) return std::max(x, 0.0);
+  if (activation == Activation::swiglu) return x / (1 + std::exp(-x)) * up;
+  return x * (1 + std::erf(x / std::sqrt(2.0))) / 2;
 }
 
 }  // namespace moeccl::test

@@ -56,14 +56,16 @@ Case caseOf(const moecclMoeConfig_t& config, int nMp, bool biases, unsigned seed
     it.layer.noise = coarse(random, config.embedding * config.experts);
   if (config.gate == moecclGateSigmoid)
     for (double bias : coarse(random, config.experts)) it.layer.bias.push_back(bias / 4);
-  it.layer.w1 = coarse(random, config.experts * matrix);
+  it.layer.w1 = coarse(
+      random, config.experts * config.embedding * moe_reference::innerOf(config, config.hidden));
   it.layer.w2 = coarse(random, config.experts * matrix);
-  if (biases) it.layer.b1 = coarse(random, config.experts * config.hidden);
+  if (biases) it.layer.b1 = coarse(random, config.experts * innerOf(config, config.hidden));
   if (biases) it.layer.b2 = coarse(random, config.experts * config.embedding);
   if (config.residual > 0) {
-    it.layer.residualW1 = coarse(random, config.embedding * config.residual);
+    const std::int64_t inner = innerOf(config, config.residual);
+    it.layer.residualW1 = coarse(random, config.embedding * inner);
     it.layer.residualW2 = coarse(random, config.residual * config.embedding);
-    if (biases) it.layer.residualB1 = coarse(random, config.residual);
+    if (biases) it.layer.residualB1 = coarse(random, inner);
     if (biases) it.layer.residualB2 = coarse(random, config.embedding);
   }
   it.input = coarse(random, config.tokens * config.embedding);
@@ -194,7 +196,7 @@ moecclMoeConfig_t smallConfig() {
 
 TEST(Reference, GradientsAreTheSlopesOfTheLoss) {
   int dropping = 0;
-  for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu})
+  for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu, moecclMoeSwiglu})
     for (std::int64_t choices : {1, 2, 3})
       for (double factor : {0.4, 2.0})
         for (bool biases : {false, true}) {
@@ -234,7 +236,7 @@ TEST(Reference, GradientsOfEveryGateAreSlopes) {
 }
 
 TEST(Reference, GradientsOfTheResidualBranchAreSlopes) {
-  for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu})
+  for (moecclMoeActivation_t activation : {moecclMoeGelu, moecclMoeRelu, moecclMoeSwiglu})
     for (bool biases : {false, true}) {
       moecclMoeConfig_t config = smallConfig();
       config.topK = 1;
