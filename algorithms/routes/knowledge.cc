@@ -235,8 +235,9 @@ Here::Here(const Experts& experts, const Paths& paths, int rank, int ranks, std:
 }
 
 Here::Here(const Experts& experts, const Paths& paths, int rank, int ranks,
-           std::vector<RowList> lists)
+           std::vector<RowList> lists, std::int64_t alignment)
     : Here(experts, paths, rank, ranks, 0, 0) {
+  alignment_ = alignment;
   for (std::size_t i = 0; i < lists.size(); ++i) {
     if (!holds(lists[i])) throw std::invalid_argument("a row for an expert of another rank");
     from[i].rows = IndexedRows(std::move(lists[i]));
@@ -263,7 +264,7 @@ void Here::each(const Visit& visit) {
 std::int64_t Here::rowsOf(std::size_t localExpert, int source) const {
   // Each has been moved to where the next ones begin.
   const std::size_t cell = localExpert * ofSource.size() + static_cast<std::size_t>(source);
-  return next_[cell] - (cell == 0 ? 0 : next_[cell - 1]);
+  return next_[cell] - (source == 0 ? expertBegins[localExpert] : next_[cell - 1]);
 }
 
 void Here::rankCounts(int ranks, std::int64_t* counts) const {
@@ -291,8 +292,18 @@ void Here::fill() {
   });
   std::partial_sum(next_.begin(), next_.end(), next_.begin());
   expertBegins.clear();
-  for (std::size_t expert = 0; expert <= localExperts_; ++expert)
-    expertBegins.push_back(next_[expert * sourceCount]);
+  padding.clear();
+  std::int64_t behind = 0;  // all places so far, padding included
+  for (std::size_t expert = 0; expert < localExperts_; ++expert) {
+    expertBegins.push_back(behind);
+    const std::size_t first = expert * sourceCount;
+    const std::int64_t moved = behind - next_[first];
+    behind += next_[first + sourceCount] - next_[first];
+    for (std::size_t cell = first; cell < first + sourceCount; ++cell)
+      next_[cell] += static_cast<std::int32_t>(moved);
+    for (; behind % alignment_ != 0; ++behind) padding.push_back(static_cast<std::int32_t>(behind));
+  }
+  expertBegins.push_back(behind);
   weights.resize(weighted ? static_cast<std::size_t>(rows()) : 0);
   each([&](From& it, std::int32_t entry, std::size_t expert, std::size_t source) {
     const std::int32_t place = next_[expert * sourceCount + source]++;

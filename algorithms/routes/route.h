@@ -227,7 +227,8 @@ class Relay {
 };
 
 // What comes to a rank's own experts. A place is a row of its own for each choice, by expert, then
-// by source, then in the order of tokens.
+// by source, then in the order of tokens. The places of each expert begin at a multiple of an
+// alignment; those that this leaves between them are padding.
 class Here {
  public:
   struct From {
@@ -236,7 +237,8 @@ class Here {
     std::vector<std::int32_t> places;  // by entry
   };
   // lists[i] is of the i-th of Paths::relays.
-  Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::vector<RowList> lists);
+  Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::vector<RowList> lists,
+       std::int64_t alignment = 1);
   // Of no rows, with room for `room` tokens of `choices` each of every source.
   Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::int32_t room,
        int choices);
@@ -247,6 +249,7 @@ class Here {
 
   std::vector<From> from;
   std::vector<std::int64_t> expertBegins;  // [local experts + 1] places
+  std::vector<std::int32_t> padding;       // places that nothing comes to
   std::vector<float> weights;              // by place, or none
   // By source: the places of its choices, token by token.
   std::vector<std::vector<std::int32_t>> ofSource;
@@ -263,6 +266,7 @@ class Here {
 
   int firstExpert_;
   std::size_t localExperts_;
+  std::int64_t alignment_ = 1;
   std::vector<std::vector<int>> sources_;  // of each of `from`
   std::vector<std::int32_t> next_;         // places, by local expert and source
 };

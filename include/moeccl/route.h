@@ -35,6 +35,11 @@
  *   config.datatype. Then the sums of nodes are added by their numbers, and rounded. So results
  * have the same bits under every algorithm; but which NaN a sum is may differ.
  *
+ * Rows by token: with config.rowsByToken a rank gets one row of a token, however many of its
+ *   experts the token chose. The row's choices travel with it: moecclRows_t has the number of each
+ *   expert among the rank's own, and its weight. The caller weights what these experts make and
+ *   adds it up; Combine adds what the ranks return.
+ *
  * Schedules: a route has one where it has a capacity, where MP groups share tokens, where
  *   config.schedule names one, and where config.datatype is float64. Its passes bring rows by the
  *   collectives of that schedule (moecclSchedule_t in moe.h; Parm III-B, PPMoE 3.3), and its ranks
@@ -142,6 +147,25 @@ typedef struct {
    * learns). Passes of the number of tokens that it began with are timed; others run under what it
    * has chosen. Hosts. */
   int learn;
+  /* The fields below are for routes without a schedule. */
+  /* The most rows that Begin brings to a rank, padding of `alignment` included; 0: any number.
+   * Where more come, the ranks' experts share the room: none gets more than it needs, and those
+   * that do not get all get equally much. An expert gives its room to sources in the same way, and
+   * to the first tokens of each. Other choices are dropped: they bring nothing back, no other
+   * weight changes for it, and moecclRows_t counts them. Begin exchanges twice as often for it. */
+  int64_t maxRows;
+  /* The rows of each expert begin at a multiple of this; 0 is 1. Rows between are zeros, and what
+   * Combine is given for them does not count. Not with rowsByToken. */
+  int64_t alignment;
+  /* 1: one row of a token for each rank, as the head of this file says. Needs weights to be
+   * moecclRouteWeightsRows or None. Hosts. */
+  int rowsByToken;
+  /* Float8e4m3 or Float8e5m2: the rows of Dispatch and of CombineBackward travel as float8, with
+   * a scale for each 128 elements (moecclQuantizeRows); callers give and get tokenDatatype and
+   * datatype. The rank's own rows are rounded as well, so results do not depend on where an expert
+   * is. `hidden` is a multiple of 128. Latency mode has it too. Hosts. 0: rows travel as they are.
+   */
+  moecclDataType_t wire;
 } moecclRouteConfig_t;
 
 #define MOECCL_ROUTE_CONFIG_MAGIC 0x6d6f6572u
@@ -149,7 +173,7 @@ typedef struct {
   {                                                                                                \
     sizeof(moecclRouteConfig_t), MOECCL_ROUTE_CONFIG_MAGIC, MOECCL_VERSION, 1, 1,                  \
         moecclRouteWeightsCombine, moecclBfloat16, 1, (moecclDataType_t)0, 0, NULL, NULL, 0, NULL, \
-        0, 0, 0, 0, NULL, 0, 1, 0                                                                  \
+        0, 0, 0, 0, NULL, 0, 1, 0, 0, 0, 0, (moecclDataType_t)0                                    \
   }
 
 /* Makes a route on a grid. Collective over the grid's communicator, which must outlive the calls of
@@ -170,7 +194,7 @@ typedef struct {
   int firstExpert; /* of the rank's own */
   int localExperts;
   size_t tokenBytes; /* of what Dispatch takes and brings; outputs are `hidden` of datatype */
-  int64_t maxRows;   /* in latency mode: so many rows can come. In throughput mode -1: unknown */
+  int64_t maxRows;   /* so many rows can come; -1: unknown, in throughput mode without maxRows */
 } moecclRouteInfo_t;
 
 #define MOECCL_ROUTE_INFO_MAGIC 0x6d6f6969u
@@ -245,22 +269,32 @@ typedef struct {
   size_t size; /* set by the initialiser, like magic and version; leave alone */
   unsigned magic;
   unsigned version;
-  int64_t rows;          /* that come to this rank; -1: not known yet */
-  const int64_t* begins; /* [localExperts + 1]: where each expert's begin, and the last ends */
-  /* [localExperts][P]: how many come from each rank; with a capacity, how many places are its. */
+  int64_t rows; /* that come to this rank, padding included; -1: not known yet */
+  /* [localExperts + 1]: where each expert's begin, and the last ends. With rowsByToken [2]: 0 and
+   * `rows`. */
+  const int64_t* begins;
+  /* [localExperts][P], with rowsByToken [P]: how many come from each rank; with a capacity, how
+   * many places are its. */
   const int64_t* counts;
-  const float* weights;  /* [rows], with moecclRouteWeightsRows; else NULL */
+  const float* weights;  /* [rows], with moecclRouteWeightsRows; else NULL. With rowsByToken
+                          * [rows][k]: 0 where `experts` is -1 */
   const char* algorithm; /* or schedule, that brings them; a constant text */
   /* In latency mode on GPUs: where the device has `begins` [localExperts + 1], which each Dispatch
    * sets in the order of its stream; valid as long as the pass. Else NULL. */
   const int64_t* deviceBegins;
   /* Choices of this rank's tokens that got no place; ranks of an MP group count their own parts. */
   int64_t dropped;
+  /* With rowsByToken [rows][k]: an expert's number among this rank's own, or -1: the token chose
+   * none here, or one of another rank. Else NULL. */
+  const int32_t* experts;
 } moecclRows_t;
 
 #define MOECCL_ROWS_MAGIC 0x6d6f7777u
-#define MOECCL_ROWS_INITIALIZER \
-  { sizeof(moecclRows_t), MOECCL_ROWS_MAGIC, MOECCL_VERSION, -1, NULL, NULL, NULL, NULL, NULL, 0 }
+#define MOECCL_ROWS_INITIALIZER                                                                   \
+  {                                                                                               \
+    sizeof(moecclRows_t), MOECCL_ROWS_MAGIC, MOECCL_VERSION, -1, NULL, NULL, NULL, NULL, NULL, 0, \
+        NULL                                                                                      \
+  }
 
 /* Local. In latency mode `rows` is -1, and `begins` and `counts` are NULL, until Dispatch has been
  * called, for whose end it waits then. Errors: InvalidArgument, and that of a Dispatch that failed.
@@ -298,7 +332,8 @@ MOECCL_API moecclResult_t moecclPassCombineBackward(moecclRoutePass_t pass,
                                                     moecclStream_t stream);
 /* The gradient of Dispatch: rowGradients [rows][hidden] of config.datatype, added up without
  * weights -> tokenGradients [tokens][hidden]. With moecclRouteWeightsRows also rowWeightGradients
- * [rows] -> weightGradients [tokens][k], 0 for a choice of none; else both are NULL. */
+ * [rows], with rowsByToken [rows][k], -> weightGradients [tokens][k], 0 for a choice of none or
+ * one that was dropped; else both are NULL. */
 MOECCL_API moecclResult_t moecclPassDispatchBackward(moecclRoutePass_t pass,
                                                      const void* rowGradients,
                                                      const float* rowWeightGradients,

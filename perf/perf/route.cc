@@ -120,9 +120,11 @@ class Measured {
     config.tokenDatatype = options.dataType.value;
     config.hidden = options.hidden;
     config.maxTokens = options.tokens;
-    latency_ = algorithm == "latency";
+    config.wire = wireOf(algorithm);
+    const std::string way = algorithm.substr(0, algorithm.find(':'));
+    latency_ = way == "latency";
     if (latency_) config.mode = "latency";
-    config.algorithm = algorithm == "auto" || latency_ ? nullptr : algorithm.c_str();
+    config.algorithm = way == "auto" || latency_ ? nullptr : way.c_str();
     moecclRoute_t route = nullptr;
     ok(moecclRouteCreate(grid, &config, &route), "make a route");
     route_.reset(route);
@@ -324,6 +326,7 @@ std::int64_t measureRoutes(const RouteOptions& options, const Job& job) {
           "make a grid", job.comm());
   const Grid grid(made);
   const std::vector<std::int32_t> chosen = routingOf(options, job);
+  if (options.drawn > 0) return measureDrawn(options, job, grid.get(), chosen);
   const RowsPerToken rows = rowsPerToken(options, job, chosen);
   std::optional<RouteReport> report;
   if (job.rank() == 0) report.emplace(options, job, rows);

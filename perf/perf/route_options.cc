@@ -18,6 +18,16 @@ const std::map<std::string, DataType> kTypes = {{"bfloat16", {"bfloat16", moeccl
 
 }  // namespace
 
+moecclDataType_t wireOf(const std::string& algorithm) {
+  const std::size_t colon = algorithm.find(':');
+  if (colon == std::string::npos) return static_cast<moecclDataType_t>(0);
+  const auto type = kTypes.find(algorithm.substr(colon + 1));
+  if (type == kTypes.end() || type->second.bytes > 1)
+    throw CLI::ValidationError(
+        "--algorithms", algorithm + " must end with :fp8_e4m3 or :fp8_e5m2, or with neither");
+  return type->second.value;
+}
+
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   Parsed<RouteOptions> parsed;
   RouteOptions& options = parsed.options;
@@ -29,7 +39,8 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       "moeccl-perf route");
   app.add_option("--algorithms", options.algorithms,
                  "comma-separated: node, rank, flat, auto for the library's choice, or latency for "
-                 "its latency mode (default: all of them; latency for up to 128 tokens)")
+                 "its latency mode (default: all of them; latency for up to 128 tokens). With "
+                 ":fp8_e4m3 or :fp8_e5m2 behind it rows travel as that")
       ->delimiter(',');
   app.add_option("--routing", options.routing,
                  "even: random experts. zipf: expert i as often as 1 / (i + 1). hot: each token "
@@ -58,6 +69,14 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   app.add_option("--esp", options.esp, "ranks that share an expert")
       ->check(kPositive)
       ->capture_default_str();
+  app.add_option(
+         "--drawn", options.drawn,
+         "instead: so many passes, each with 0 to --tokens tokens of each rank, in float32; "
+         "how long they take by the rows that there are, and what memory")
+      ->check(CLI::Range(2, 1 << 20));
+  app.add_option("--capacity-factor", options.capacityFactor, "of --drawn; none: dropless")
+      ->check(CLI::PositiveNumber)
+      ->needs("--drawn");
   addTurnOptions(app, options.iterations, options.warmupIterations, options.repetitions);
   app.add_option("--seed", options.seed, "of the routing")->capture_default_str();
   addMemoryOption(app, options.memory);
@@ -69,6 +88,9 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       options.algorithms = {"flat", "rank", "node", "auto"};
       if (options.tokens >= 1 && options.tokens <= 128) options.algorithms.push_back("latency");
     }
+    for (const std::string& algorithm : options.algorithms) wireOf(algorithm);
+    if (options.drawn > 0 && options.memory != moecclMemoryHost)
+      throw CLI::ValidationError("--drawn", "is of host memory");
     if (options.choices > options.experts)
       throw CLI::ValidationError("--top-k", "a token cannot have " +
                                                 std::to_string(options.choices) + " of " +

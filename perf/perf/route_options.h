@@ -18,6 +18,8 @@ struct RouteOptions {
   // Of the rows that come to experts; those that return are of the other one.
   DataType dataType = {"bfloat16", moecclBfloat16, 2}, combined = dataType;
   int esp = 1;
+  int drawn = 0;              // passes whose numbers of tokens are drawn; 0: all have `tokens`
+  double capacityFactor = 0;  // of these
   int iterations = 3, warmupIterations = 1, repetitions = 5;
   unsigned seed = 1;
   moecclMemory_t memory = moecclMemoryHost;
@@ -26,6 +28,9 @@ struct RouteOptions {
 
   bool isQuantised() const { return dataType.bytes == 1; }
 };
+
+// Of an algorithm's name, "node:fp8_e4m3": what rows travel as; 0 where nothing is said.
+moecclDataType_t wireOf(const std::string& algorithm);
 
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv);
 

@@ -31,7 +31,7 @@ constexpr StructKind<moecclRouting_t> kRouting = {
     MOECCL_END_OF(moecclRouting_t, error), MOECCL_END_OF(moecclRouting_t, error)};
 constexpr StructKind<moecclRows_t> kRows = {"rows", "MOECCL_ROWS_INITIALIZER", MOECCL_ROWS_MAGIC,
                                             MOECCL_END_OF(moecclRows_t, deviceBegins),
-                                            MOECCL_END_OF(moecclRows_t, dropped)};
+                                            MOECCL_END_OF(moecclRows_t, experts)};
 
 // A route, and its communicator, as a function was given it.
 struct HeldRoute {
@@ -393,6 +393,7 @@ moecclResult_t moecclPassGetRows(moecclRoutePass_t pass, moecclRows_t* rows) {
       ours.begins = begins.data();
       ours.counts = pass->counts.data();
       ours.weights = it.rowWeights();
+      ours.experts = it.rowExperts();
       ours.dropped = it.dropped();
     }
     moeccl::writeStruct(moeccl::kRows, ours, rows);
@@ -462,6 +463,8 @@ moecclResult_t moecclPassDispatchBackward(moecclRoutePass_t pass, const void* ro
     moeccl::Communicator& communicator = held.communicator();
     const std::size_t row = held.shape().combineRowBytes();
     const bool travel = held.shape().weights == moecclRouteWeightsRows;
+    const auto perRow =
+        static_cast<std::size_t>(held.shape().rowsByToken ? held.shape().choices : 1);
     if (!travel)
       moeccl::requireNone({rowWeightGradients, weightGradients},
                           "rowWeightGradients and weightGradients must be NULL unless "
@@ -469,7 +472,7 @@ moecclResult_t moecclPassDispatchBackward(moecclRoutePass_t pass, const void* ro
     const NamedBuffer from{"rowGradients", rowGradients, held.rowsBytes(row)},
         to{"tokenGradients", tokenGradients, held.tokenBytes(row)},
         ofRows{"rowWeightGradients", rowWeightGradients,
-               travel ? held.rowsBytes(sizeof(float)) : 0},
+               travel ? held.rowsBytes(perRow * sizeof(float)) : 0},
         ofChoices{"weightGradients", weightGradients, travel ? held.choicesBytes() : 0};
     moeccl::requireRoom({from, to, ofRows, ofChoices});
     moeccl::requireAlignedOnGpu(held, {from, to});

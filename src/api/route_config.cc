@@ -25,11 +25,12 @@ namespace {
 
 constexpr StructKind<moecclRouteConfig_t> kRouteConfig = {
     "config", "MOECCL_ROUTE_CONFIG_INITIALIZER", MOECCL_ROUTE_CONFIG_MAGIC,
-    MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, learn)};
+    MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, wire)};
 
 constexpr int kMostChoices = 128;
 // Of a rank, in latency mode: memory is there for all of them.
 constexpr std::int64_t kMostLatencyTokens = 1024;
+constexpr std::int64_t kMostAlignment = 4096;
 
 void requireBetween(const char* field, std::int64_t value, std::int64_t least, std::int64_t most) {
   if (value < least || value > most)
@@ -88,6 +89,37 @@ void checkDatatypes(const RouteShape& shape) {
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
 }
 
+// How rows come and travel, of routes without a schedule.
+void readRows(const moecclRouteConfig_t& config, bool onGpu, RouteShape& shape) {
+  requireBetween("rowsByToken", config.rowsByToken, 0, 1);
+  requireBetween("maxRows", config.maxRows, 0, std::numeric_limits<std::int32_t>::max());
+  requireBetween("alignment", config.alignment, 0, kMostAlignment);
+  shape.rowsByToken = config.rowsByToken == 1;
+  shape.maxRows = config.maxRows;
+  shape.alignment = std::max<std::int64_t>(config.alignment, 1);
+  shape.wire = config.wire;
+  const auto refuse = [](const std::string& field, const std::string& why) {
+    invalid("config." + field + "; " + why);
+  };
+  if (shape.rowsByToken && (shape.weighs() || onGpu || shape.latency || shape.alignment > 1))
+    refuse("rowsByToken is 1",
+           "that takes a host communicator, throughput mode, an alignment of 1, and weights that "
+           "are moecclRouteWeightsRows or None");
+  if (shape.latency && shape.maxRows > 0)
+    refuse("maxRows is " + std::to_string(shape.maxRows),
+           "in latency mode there is room for all rows, so it must be 0");
+  if (shape.latency && shape.alignment > 1)
+    refuse("alignment is " + std::to_string(shape.alignment), "in latency mode it must be 0 or 1");
+  if (!shape.quantises()) return;
+  const std::string wire = "wire is " + std::to_string(static_cast<int>(shape.wire));
+  if (!isFloat8(shape.wire)) refuse(wire, "it must be moecclFloat8e4m3, Float8e5m2, or 0");
+  if (onGpu) refuse(wire, "rows are quantised on hosts alone: on GPUs it must be 0");
+  if (!isWide(shape.tokenDatatype))
+    refuse(wire, "tokenDatatype must then be moecclFloat32, Float16 or Bfloat16");
+  if (shape.hidden % static_cast<std::int64_t>(kScaled) != 0)
+    refuse(wire, "hidden must then be a multiple of 128, not " + std::to_string(shape.hidden));
+}
+
 void requireFlag(const char* field, int value) { requireBetween(field, value, 0, 1); }
 
 moecclSchedule_t scheduleOf(const char* name) {
@@ -135,6 +167,10 @@ void readSchedule(const moecclRouteConfig_t& config, const Grid& grid, bool onGp
   if (shape.weights == moecclRouteWeightsRows)
     refuse("weights", "moecclRouteWeightsCombine or None");
   if (shape.tokenDatatype != shape.datatype) refuse("tokenDatatype", "0, or config.datatype");
+  if (shape.rowsByToken) refuse("rowsByToken", "0");
+  if (shape.maxRows > 0) refuse("maxRows", "0");
+  if (shape.alignment > 1) refuse("alignment", "0 or 1");
+  if (shape.quantises()) refuse("wire", "0");
   if (shape.algorithm != nullptr) refuse("algorithm", "NULL: schedules have collectives instead");
   if (shape.choices > shape.experts.count)
     refuse("topK", "at most config.experts, " + std::to_string(shape.experts.count));
@@ -186,6 +222,7 @@ RouteShape routeShapeOf(const moecclRouteConfig_t* theirs, const Grid& grid, boo
       algorithm == 0 ? nullptr : &routes::routeAlgorithms()[algorithm - 1],
       latency,
       bucketsOf(config, latency)};
+  readRows(config, onGpu, shape);
   readSchedule(config, grid, onGpu, shape);
   checkDatatypes(shape);
   return shape;
@@ -216,6 +253,10 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
       Field{"expertElements", shape.expertElements},
       Field{"training", shape.training ? 1 : 0},
       Field{"learn", shape.learn ? 1 : 0},
+      Field{"rowsByToken", shape.rowsByToken ? 1 : 0},
+      Field{"maxRows", shape.maxRows},
+      Field{"alignment", shape.alignment},
+      Field{"wire", shape.wire},
       Field{"algorithm", shape.algorithm == nullptr ? 0 : shape.algorithm - algorithms.data() + 1,
             algorithmNames()}};
   std::array<std::int64_t, fields.size()> mine{};

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +49,9 @@ struct Call {
   // among them.
   std::vector<Message> messages = {};
   MessageOwner kind = MessageOwner::caller;
+  // On hosts: makes the input, as the call begins; and makes of the output what the caller wants,
+  // once it is complete. They neither throw nor wait; `keep` owns what they refer to.
+  std::function<void()> prepare = {}, finish = {};
   // How long it may not advance; negative: for ever.
   std::int64_t timeoutMs = -1;
 

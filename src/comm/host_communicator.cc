@@ -143,6 +143,7 @@ void HostCommunicator::start(const Call& call, const Active& active) {
     route.tag.source = static_cast<std::uint32_t>(transportRanks_[rank_]);
     route.trace = domain_->trace();
     if (route.trace != nullptr) route.traceLabel = route.trace->label(textOf(*active.plan));
+    if (call.prepare && !active.counting) call.prepare();
     active.slot->run.start(route, operands);
   } catch (const std::bad_alloc&) {
     // Peers are in this call already.
@@ -217,6 +218,7 @@ void HostCommunicator::end(const Call& call, const Active& active) {
   if (fails) throw Error(failure_, remote_ ? name + ": " + failureText_ : failureText_);
   if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
     divide(call.datatype, sums.data(), sums.size(), ranks());
+  if (call.finish) call.finish();
 }
 
 void HostCommunicator::launch(Call call, void* stream) {

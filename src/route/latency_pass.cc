@@ -73,16 +73,6 @@ std::shared_ptr<CachedPlan> prepared(const char* what, const RouteShape& shape,
 
 }  // namespace
 
-std::size_t RouteShape::rowBytes() const {
-  const auto elements = static_cast<std::size_t>(hidden);
-  const std::size_t bytes = elements * sizeOf(tokenDatatype);
-  return sizeOf(tokenDatatype) > 1 ? bytes : quantisedBytes(elements);
-}
-
-std::size_t RouteShape::combineRowBytes() const {
-  return static_cast<std::size_t>(hidden) * sizeOf(datatype);
-}
-
 LatencyPass::LatencyPass(Communicator& communicator, const RouteShape& shape,
                          const RoutePrices& prices)
     : RoutePass(shape, communicator.rank(), prices),
@@ -131,7 +121,7 @@ std::size_t LatencyPass::letterBytes(int sources, std::int64_t entries, std::int
                                      bool weighted) const {
   if (entries == 0) return sizeof(std::int32_t);
   return aligned(sizeof(std::int32_t) + routes::packedBytes(1, sources, entries, weighted)) +
-         roomFor(rows, shape_.rowBytes());
+         roomFor(rows, shape_.sentRowBytes());
 }
 
 std::size_t LatencyPass::mostToRelay(int node) const {
@@ -254,7 +244,7 @@ void LatencyPass::launch(Communicator& communicator, const std::shared_ptr<Cache
 
 void LatencyPass::dispatch(Communicator& communicator, const void* tokens, void* rows,
                            void* stream) {
-  launch(communicator, dispatchPlan_, dispatch_, tokens, rows, shape_.rowBytes(), stream);
+  launch(communicator, dispatchPlan_, dispatch_, tokens, rows, shape_.sentRowBytes(), stream);
   dispatched_ = true;
 }
 
@@ -266,10 +256,16 @@ void LatencyPass::combine(Communicator& communicator, const void* rows, void* ou
 void LatencyPass::Dispatch::reserve() {
   atRelay_.resize(pass_.relay_.sources.size());
   arrived_.resize(pass_.here_.from.size());
+  if (pass_.shape_.quantises())
+    quantised_.resize(roomFor(pass_.shape_.maxTokens, pass_.shape_.sentRowBytes()));
 }
 
 void LatencyPass::Dispatch::begin(const Plan&, const std::byte* input, std::byte* output) {
-  input_ = input;
+  const RouteShape& shape = pass_.shape_;
+  if (shape.quantises())
+    quantise(shape.wire, shape.tokenDatatype, input, static_cast<std::size_t>(pass_.tokens()),
+             static_cast<std::size_t>(shape.hidden), quantised_.data());
+  input_ = shape.quantises() ? quantised_.data() : input;
   output_ = output;
   relayFilled_ = false;
 }
@@ -291,7 +287,7 @@ std::size_t LatencyPass::Dispatch::mostBytes(const Op& op) const {
 
 std::size_t LatencyPass::Dispatch::write(const Op& op, std::byte* to) {
   std::byte* const begin = to;
-  const std::size_t bytes = pass_.shape_.rowBytes();
+  const std::size_t bytes = pass_.shape_.sentRowBytes();
   if (op.lane == routes::kRelayLane) {
     const Home::Share& share = pass_.home_.of(pass_.topology_.nodeOf(op.peer));
     to = pass_.writeList(share.rows.list, pass_.shape_.hasWeights(), to);
@@ -332,7 +328,7 @@ void LatencyPass::Dispatch::fillRelay() {
 const std::byte* LatencyPass::Dispatch::rowOf(const Relay::Destination::Origin& origin) const {
   const auto source = static_cast<std::size_t>(origin.source);
   const Relay::Source& from = pass_.relay_.sources[source];
-  const std::size_t bytes = pass_.shape_.rowBytes();
+  const std::size_t bytes = pass_.shape_.sentRowBytes();
   if (from.rank != pass_.rank_) return atRelay_[source] + roomFor(origin.row, bytes);
   const std::int32_t token = pass_.home_.of(from.node).tokens[static_cast<std::size_t>(origin.row)];
   return input_ + roomFor(token, bytes);
@@ -348,7 +344,7 @@ bool LatencyPass::Dispatch::work(const Op&, Misfit*) {
     }
   pass_.here_.fill();
   pass_.rowsSoFar_ += pass_.here_.rows();
-  const std::size_t bytes = pass_.shape_.rowBytes();
+  const std::size_t bytes = pass_.shape_.sentRowBytes();
   for (std::size_t i = 0; i < pass_.here_.from.size(); ++i) {
     const Here::From& from = pass_.here_.from[i];
     for (std::int32_t row = 0; row < from.rows.rows(); ++row) {
@@ -357,10 +353,20 @@ bool LatencyPass::Dispatch::work(const Op&, Misfit*) {
                                       : arrived_[i] + roomFor(row, bytes);
       for (std::int32_t entry = from.rows.rowBegins[row]; entry < from.rows.rowBegins[row + 1];
            ++entry)
-        std::memcpy(output_ + roomFor(from.places[entry], bytes), at, bytes);
+        setRow(from.places[entry], at);
     }
   }
   return true;
+}
+
+void LatencyPass::Dispatch::setRow(std::int32_t place, const std::byte* from) {
+  const RouteShape& shape = pass_.shape_;
+  std::byte* const to = output_ + roomFor(place, shape.rowBytes());
+  if (shape.quantises())
+    dequantise(shape.wire, shape.tokenDatatype, from, 1, static_cast<std::size_t>(shape.hidden),
+               to);
+  else
+    std::memcpy(to, from, shape.rowBytes());
 }
 
 void LatencyPass::Combine::reserve() {

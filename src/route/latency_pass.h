@@ -55,11 +55,13 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
 
    private:
     const std::byte* rowOf(const routes::Relay::Destination::Origin& origin) const;
+    void setRow(std::int32_t place, const std::byte* from);
     void fillRelay();
 
     LatencyPass& pass_;
-    const std::byte* input_ = nullptr;
+    const std::byte* input_ = nullptr;  // as it travels
     std::byte* output_ = nullptr;
+    std::vector<std::byte> quantised_;
     std::vector<const std::byte*> atRelay_;  // by source of the relay: its rows
     std::vector<const std::byte*> arrived_;  // by relay of what is here
     bool relayFilled_ = false;

@@ -43,7 +43,7 @@ const RouteCandidate& cheapest(std::span<const RouteCandidate> candidates,
                                const RouteShape& shape, std::span<const RouteCounts> counts) {
   return *std::ranges::min_element(candidates, {}, [&](const RouteCandidate& candidate) {
     return routeSeconds(prices, topology, {candidate.relays, candidate.way.rowPerChoice}, counts,
-                        shape.rowBytes(), shape.combineRowBytes());
+                        shape.sentRowBytes(), shape.combineRowBytes());
   });
 }
 

@@ -29,8 +29,8 @@ moecclRoute::~moecclRoute() {
 moecclRoutePass* moecclRoute::make(moeccl::Communicator& communicator) {
   auto made = std::make_unique<moecclRoutePass>();
   made->pass = moeccl::RoutePass::make(communicator, shape, prices, schedules.get());
-  made->counts.resize(static_cast<std::size_t>(shape.localExperts(rank)) *
-                      static_cast<std::size_t>(ranks_));
+  const int lists = shape.rowsByToken ? 1 : shape.localExperts(rank);
+  made->counts.resize(static_cast<std::size_t>(lists) * static_cast<std::size_t>(ranks_));
   const std::lock_guard lock(mutex_);
   ended_.reserve(passes_.size() + 1);  // so that no pass fails to end
   passes_.push_back(std::move(made));

@@ -15,7 +15,8 @@
 struct moecclRoutePass {
   std::shared_ptr<moecclRoute> route;  // while it is open
   std::shared_ptr<moeccl::RoutePass> pass;
-  std::vector<std::int64_t> counts;  // [localExperts][ranks], as they were last asked for
+  // [localExperts][ranks], of rows by token [ranks], as they were last asked for.
+  std::vector<std::int64_t> counts;
 };
 
 struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
@@ -34,7 +35,9 @@ struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
   static void end(moecclRoutePass& pass);
 
   // That a pass can bring; -1: any number.
-  std::int64_t maxRows() const { return shape.latency ? passes_[0]->pass->roomForRows() : -1; }
+  std::int64_t maxRows() const {
+    return shape.latency ? passes_[0]->pass->roomForRows() : shape.maxRows > 0 ? shape.maxRows : -1;
+  }
   // Of all passes, as RoutePass says.
   std::vector<std::int64_t> loads(moeccl::Communicator& communicator) const;
   void forgetLoads(moeccl::Communicator& communicator);

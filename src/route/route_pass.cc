@@ -4,6 +4,7 @@
 #include "src/route/latency_pass.h"
 #include "src/route/schedule_pass.h"
 #include "src/route/throughput_pass.h"
+#include "src/route/token_rows_pass.h"
 
 namespace moeccl {
 
@@ -11,6 +12,7 @@ std::shared_ptr<RoutePass> RoutePass::make(Communicator& communicator, const Rou
                                            const RoutePrices& prices, RouteSchedules* schedules) {
   if (schedules != nullptr)
     return std::make_shared<SchedulePass>(communicator, shape, prices, *schedules);
+  if (shape.rowsByToken) return std::make_shared<TokenRowsPass>(communicator, shape, prices);
   if (!shape.latency) return std::make_shared<ThroughputPass>(communicator, shape, prices);
   if (communicator.device()) return std::make_shared<GpuLatencyPass>(communicator, shape, prices);
   return std::make_shared<LatencyPass>(communicator, shape, prices);

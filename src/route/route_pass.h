@@ -1,7 +1,7 @@
 // One pass of a route: a routing, and the calls that move its rows. When it has ended its memory
-// serves another one. There are four: in throughput mode (throughput_pass.h), under a schedule
-// (schedule_pass.h), and in latency mode on hosts (latency_pass.h) and on GPUs
-// (gpu_latency_pass.h).
+// serves another one. There are five: in throughput mode (throughput_pass.h), the same with a row
+// for each token (token_rows_pass.h), under a schedule (schedule_pass.h), and in latency mode on
+// hosts (latency_pass.h) and on GPUs (gpu_latency_pass.h).
 #pragma once
 
 #include <cstddef>
@@ -60,8 +60,11 @@ class RoutePass {
   virtual std::int64_t dropped() const { return 0; }
   // Sets counts [localExperts][ranks] of the same rows.
   virtual void rankCounts(Communicator& communicator, std::int64_t* counts) const = 0;
-  // By row; nullptr where weights do not travel, or are not the host's.
+  // By row, of rows by token [choices] each; nullptr where weights do not travel, or are not the
+  // host's.
   virtual const float* rowWeights() const { return nullptr; }
+  // Of rows by token, [choices] each: the number of an expert of this rank, or -1; else nullptr.
+  virtual const std::int32_t* rowExperts() const { return nullptr; }
   virtual std::int64_t tokens() const = 0;
   // What brings the rows; a literal's.
   virtual const char* algorithmName() const = 0;

@@ -29,6 +29,11 @@ struct RouteShape {
   std::int64_t capacityGroups = 0, minCapacity = 0, expertElements = 0;
   bool sharedTokens = false, training = false, learn = false;
 
+  // Of those without one, as in the config.
+  bool rowsByToken = false;
+  std::int64_t maxRows = 0, alignment = 1;
+  moecclDataType_t wire = static_cast<moecclDataType_t>(0);
+
   bool hasWeights() const { return weights != moecclRouteWeightsNone; }
   bool weighs() const { return weights == moecclRouteWeightsCombine; }
   // The rank's own experts.
@@ -36,8 +41,10 @@ struct RouteShape {
   int localExperts(int rank) const {
     return experts.begin(experts.grid.positionOf(rank) + 1) - firstExpert(rank);
   }
-  std::size_t rowBytes() const;  // of a dispatch
+  std::size_t rowBytes() const;  // of what a dispatch takes and brings
   std::size_t combineRowBytes() const;
+  bool quantises() const { return wire != 0; }
+  std::size_t sentRowBytes() const;  // of a dispatch, on its way
   std::size_t weightBytes() const { return datatype == moecclFloat64 ? 8 : 4; }
 };
 

@@ -5,9 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/quantise.h"
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/comm/agreement.h"
+#include "src/route/row_room.h"
 #include "src/route/tells.h"
 
 namespace moeccl {
@@ -32,14 +34,17 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
 }
 
 // Ranks that begin passes of different routes have different ones. Short: errors have two.
-std::shared_ptr<const PlanName> beginNameOf(const RouteShape& shape) {
+std::string beginNameOf(const RouteShape& shape) {
   static constexpr const char* kWeights[] = {", weighted, ", ", weights with rows, ", ", "};
-  return std::make_shared<PlanName>(
-      "a route's Begin of " + std::to_string(shape.choices) + " of " +
-      std::to_string(shape.experts.count) + " experts, " + std::to_string(shape.hidden) + " x " +
-      std::string(typeName(shape.tokenDatatype)) + " to " + std::string(typeName(shape.datatype)) +
-      kWeights[shape.weights] +
-      (shape.algorithm == nullptr ? "auto" : std::string(shape.algorithm->name)));
+  return "a route's Begin of " + std::to_string(shape.choices) + " of " +
+         std::to_string(shape.experts.count) + " experts, " + std::to_string(shape.hidden) + " x " +
+         std::string(typeName(shape.tokenDatatype)) + " to " +
+         std::string(typeName(shape.datatype)) + kWeights[shape.weights] +
+         (shape.algorithm == nullptr ? "auto" : std::string(shape.algorithm->name)) +
+         (shape.rowsByToken ? ", rows by token" : "") +
+         (shape.maxRows > 0 ? ", at most " + std::to_string(shape.maxRows) + " rows" : "") +
+         (shape.alignment > 1 ? ", aligned to " + std::to_string(shape.alignment) : "") +
+         (shape.quantises() ? ", sent as " + std::string(typeName(shape.wire)) : "");
 }
 
 }  // namespace
@@ -72,7 +77,8 @@ ThroughputPass::ThroughputPass(Communicator& communicator, const RouteShape& sha
                                const RoutePrices& prices)
     : RoutePass(shape, communicator.rank(), prices),
       topology_(communicator.topology()),
-      beginName_(beginNameOf(shape)),
+      beginName_(std::make_shared<PlanName>(beginNameOf(shape))),
+      roomName_(std::make_shared<PlanName>(beginNameOf(shape) + ": room for rows")),
       candidates_(candidatesOf(shape, topology_, rank_)),
       loads_(shape.experts.count),
       plans_(std::make_shared<Plans>()) {}
@@ -113,12 +119,61 @@ const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const R
     agree(oob, routing.wrong);  // throws
   }
   const RouteCandidate& best = cheapest(candidates_, prices_, topology_, shape_, all);
-  *chunks = routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.rowBytes());
+  *chunks =
+      routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.sentRowBytes());
   const auto index = static_cast<std::size_t>(&best - candidates_.data());
   entriesFrom.resize(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank)
     entriesFrom[rank] = told[rank * numbers + kCounts + index];
   return best;
+}
+
+// Ranks of experts say how many choices they have room for. Shards of an expert get the same
+// choices, so they say the same.
+void ThroughputPass::admit(Communicator& communicator, const Routing& routing,
+                           std::int64_t tokens) {
+  admitted_.assign(routing.experts, routing.experts + tokens * shape_.choices);
+  dropped_ = 0;
+  if (shape_.maxRows == 0) return;
+  const auto ranks = static_cast<std::size_t>(topology_.ranks());
+  // The first positions have the most experts.
+  const auto most = static_cast<std::size_t>(shape_.experts.begin(1));
+  std::vector<std::int32_t> tells(ranks * most), told(ranks * most);
+  std::vector<std::int32_t> chosen(static_cast<std::size_t>(shape_.experts.count));
+  for (const std::int32_t expert : admitted_)
+    if (expert >= 0) ++chosen[static_cast<std::size_t>(expert)];
+  const auto firstOf = [&](std::size_t rank) { return shape_.firstExpert(static_cast<int>(rank)); };
+  const auto countOf = [&](std::size_t rank) {
+    return static_cast<std::size_t>(shape_.localExperts(static_cast<int>(rank)));
+  };
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    std::copy_n(chosen.begin() + firstOf(rank), countOf(rank), &tells[rank * most]);
+  const auto tell = [&] {
+    tellEachOther(communicator, routing.counts, roomName_, tells.data(), told.data(),
+                  most * sizeof(std::int32_t));
+  };
+  tell();
+
+  const std::size_t own = countOf(static_cast<std::size_t>(rank_));
+  std::vector<std::int64_t> wants(own, 0), ofExpert(ranks);
+  for (std::size_t expert = 0; expert < own; ++expert)
+    for (std::size_t rank = 0; rank < ranks; ++rank) wants[expert] += told[rank * most + expert];
+  const std::vector<std::int64_t> shares = sharesOf(wants, shape_.maxRows, shape_.alignment);
+  for (std::size_t expert = 0; expert < own; ++expert) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) ofExpert[rank] = told[rank * most + expert];
+    const std::vector<std::int64_t> gives = sharesOf(ofExpert, shares[expert], 1);
+    for (std::size_t rank = 0; rank < ranks; ++rank)
+      tells[rank * most + expert] = static_cast<std::int32_t>(gives[rank]);
+  }
+  tell();
+
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    std::copy_n(&told[rank * most], countOf(rank), chosen.begin() + firstOf(rank));
+  for (std::int32_t& expert : admitted_)
+    if (expert >= 0 && --chosen[static_cast<std::size_t>(expert)] < 0) {
+      expert = -1;
+      ++dropped_;
+    }
 }
 
 std::vector<std::byte> ThroughputPass::packed(const RowList& list) const {
@@ -207,7 +262,8 @@ std::vector<RowList> ThroughputPass::hearRelays(
 
 void ThroughputPass::begin(Communicator& communicator, const Routing& routing, void*) {
   const std::int64_t tokens = routing.wrong ? 0 : routing.tokens;
-  const std::int32_t* const chosen = routing.experts;
+  admit(communicator, routing, tokens);
+  const std::int32_t* const chosen = admitted_.data();
   Home home(topology_, shape_.experts, chosen, routing.floats(), static_cast<std::int32_t>(tokens),
             shape_.choices);
   std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
@@ -223,9 +279,9 @@ void ThroughputPass::begin(Communicator& communicator, const Routing& routing, v
                        state->home, tellRelays(communicator, *state, chunks, entriesFrom));
   if (candidate.relays) countFromRelays(communicator, *state, entriesFrom);
   state->here.emplace(shape_.experts, candidate.paths, rank_, topology_.ranks(),
-                      hearRelays(communicator, *state, chunks, entriesFrom));
+                      hearRelays(communicator, *state, chunks, entriesFrom), shape_.alignment);
 
-  loads_.add(tokens * shape_.choices, chosen);
+  loads_.add(tokens * shape_.choices, routing.experts);
   rowsSoFar_ += state->here->rows();
   auto plans = std::make_shared<Plans>();
   const auto newest = [](auto& made, auto& old) { return made ? std::move(made) : std::move(old); };
@@ -267,9 +323,8 @@ void ThroughputPass::forgetLoads(Communicator&) {
   rowsSoFar_ = 0;
 }
 
-void ThroughputPass::moveRows(Communicator& communicator, const void* tokens, void* rows,
-                              std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
-                              void* stream) {
+Call ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t rowBytes,
+                                 const std::shared_ptr<const PlanName>& inside) {
   if (!plans_->dispatch)
     plans_->dispatch =
         ownPlan(nameOf("token dispatch", algorithm()),
@@ -277,36 +332,90 @@ void ThroughputPass::moveRows(Communicator& communicator, const void* tokens, vo
   Call call{{}, tokens, rows, rowBytes};
   call.own = plans_->dispatch;
   call.inside = inside;
+  call.zeros = state_->here->padding;
+  call.keep = state_;
+  return call;
+}
+
+void ThroughputPass::moveRows(Communicator& communicator, const void* tokens, void* rows,
+                              std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
+                              void* stream) {
+  communicator.launch(dispatching(tokens, rows, rowBytes, inside), stream);
+}
+
+void ThroughputPass::sendRows(Communicator& communicator, const void* tokens, void* rows,
+                              moecclDataType_t datatype,
+                              const std::shared_ptr<const PlanName>& inside, void* stream) {
+  const auto elements = static_cast<std::size_t>(shape_.hidden);
+  if (!shape_.quantises())
+    return moveRows(communicator, tokens, rows,
+                    datatype == shape_.tokenDatatype ? shape_.rowBytes() : shape_.combineRowBytes(),
+                    inside, stream);
+  struct Kept {
+    std::shared_ptr<const State> state;
+    std::unique_ptr<std::byte[]> tokens, rows;
+  };
+  const std::size_t rowBytes = shape_.sentRowBytes(),
+                    sent = static_cast<std::size_t>(this->tokens()),
+                    come = static_cast<std::size_t>(roomForRows());
+  const auto kept = std::make_shared<Kept>(
+      Kept{state_, std::make_unique_for_overwrite<std::byte[]>(sent * rowBytes),
+           std::make_unique_for_overwrite<std::byte[]>(come * rowBytes)});
+  Call call = dispatching(kept->tokens.get(), kept->rows.get(), rowBytes, inside);
+  call.keep = kept;
+  const moecclDataType_t wire = shape_.wire;
+  call.prepare = [=, to = kept->tokens.get()] {
+    quantise(wire, datatype, static_cast<const std::byte*>(tokens), sent, elements, to);
+  };
+  call.finish = [=, from = kept->rows.get()] {
+    dequantise(wire, datatype, from, come, elements, static_cast<std::byte*>(rows));
+  };
   communicator.launch(std::move(call), stream);
 }
 
 void ThroughputPass::dispatch(Communicator& communicator, const void* tokens, void* rows,
                               void* stream) {
-  moveRows(communicator, tokens, rows, shape_.rowBytes(), nullptr, stream);
+  sendRows(communicator, tokens, rows, shape_.tokenDatatype, nullptr, stream);
 }
 
-void ThroughputPass::combine(Communicator& communicator, const void* rows, void* output,
-                             bool forward, void* stream) {
-  static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward");
+Call ThroughputPass::combining(const void* rows, void* output, std::size_t rowBytes,
+                               moecclDataType_t datatype) {
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
     plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
                               plans_->oldCombine.get());
     plans_->weights = std::move(made.weights);
   }
-  Call call{{}, rows, output, shape_.combineRowBytes(), shape_.datatype};
+  Call call{{}, rows, output, rowBytes, datatype};
   call.own = plans_->combine;
-  if (!forward) call.inside = backward;
-  if (forward && shape_.weighs()) {
-    call.inputWeights = state_->here->weights;
-    call.scratchWeights = plans_->weights;
-  }
   call.zeros = state_->dropped;
   struct Kept {
     std::shared_ptr<const State> state;
     std::shared_ptr<const Plans> plans;
   };
   call.keep = std::make_shared<Kept>(Kept{state_, plans_});
+  return call;
+}
+
+void ThroughputPass::combine(Communicator& communicator, const void* rows, void* output,
+                             bool forward, void* stream) {
+  static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward");
+  Call call = combining(rows, output, shape_.combineRowBytes(), shape_.datatype);
+  if (!forward) call.inside = backward;
+  if (forward && shape_.weighs()) {
+    call.inputWeights = state_->here->weights;
+    call.scratchWeights = plans_->weights;
+  }
+  communicator.launch(std::move(call), stream);
+}
+
+void ThroughputPass::addUp(Communicator& communicator, const float* rows, float* tokens,
+                           std::int64_t elements, std::function<void()> prepare, void* stream) {
+  static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward, weights");
+  Call call =
+      combining(rows, tokens, static_cast<std::size_t>(elements) * sizeof(float), moecclFloat32);
+  call.inside = backward;
+  call.prepare = std::move(prepare);
   communicator.launch(std::move(call), stream);
 }
 
@@ -331,7 +440,7 @@ void ThroughputPass::combineBackward(Communicator& communicator, const void* out
                                      const void* rows, void* rowGradients, void* weightGradients,
                                      void* stream) {
   static const auto backward = std::make_shared<PlanName>("moecclPassCombineBackward");
-  moveRows(communicator, outputGradients, rowGradients, shape_.combineRowBytes(), backward, stream);
+  sendRows(communicator, outputGradients, rowGradients, shape_.datatype, backward, stream);
   if (!shape_.weighs()) return;
   // On GPUs the gradients of weights lie in memory of the communicator's.
   struct Kept {

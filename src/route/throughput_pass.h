@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -25,6 +26,7 @@ class ThroughputPass final : public RoutePass {
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
   const float* rowWeights() const override;
   std::int64_t tokens() const override;
+  std::int64_t dropped() const override { return dropped_; }
   const char* algorithmName() const override { return algorithm().name.data(); }
 
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
@@ -38,6 +40,17 @@ class ThroughputPass final : public RoutePass {
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
   void forgetLoads(Communicator& communicator) override;
 
+  // What begin() was given, -1 where there was no room: [tokens][choices], until the next.
+  const std::vector<std::int32_t>& admitted() const { return admitted_; }
+  // Rows of any size, one for each token, to where the tokens' go.
+  void carry(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
+             void* stream) {
+    moveRows(communicator, tokens, rows, rowBytes, nullptr, stream);
+  }
+  // Rows of float32 added up by token, which `prepare` makes, all of whose memory it owns.
+  void addUp(Communicator& communicator, const float* rows, float* tokens, std::int64_t elements,
+             std::function<void()> prepare, void* stream);
+
  private:
   struct State;  // of a routing
   struct Plans;
@@ -46,6 +59,7 @@ class ThroughputPass final : public RoutePass {
   const RouteCandidate& choose(Communicator& communicator, const Routing& routing,
                                const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                                int* chunks);
+  void admit(Communicator& communicator, const Routing& routing, std::int64_t tokens);
   std::vector<std::byte> packed(const routes::RowList& list) const;
   std::vector<std::byte> roomFor(int from, int chunks, int sources,
                                  const std::vector<std::int32_t>& entriesFrom) const;
@@ -61,14 +75,22 @@ class ThroughputPass final : public RoutePass {
                                           const std::vector<std::int32_t>& entriesFrom) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const std::shared_ptr<const PlanName>& inside, void* stream);
+  // The same of rows of config.hidden elements, which travel as the route says.
+  void sendRows(Communicator& communicator, const void* tokens, void* rows,
+                moecclDataType_t datatype, const std::shared_ptr<const PlanName>& inside,
+                void* stream);
+  Call dispatching(const void* tokens, void* rows, std::size_t rowBytes,
+                   const std::shared_ptr<const PlanName>& inside);
+  Call combining(const void* rows, void* output, std::size_t rowBytes, moecclDataType_t datatype);
   // Of numbers of rows to those of choices.
   Call returning(const float* ofRows, void* ofChoices);
 
   const Topology topology_;
-  const std::shared_ptr<const PlanName> beginName_;
+  const std::shared_ptr<const PlanName> beginName_, roomName_;
   const std::vector<RouteCandidate> candidates_;
   ExpertLoads loads_;
-  std::int64_t rowsSoFar_ = 0;
+  std::int64_t rowsSoFar_ = 0, dropped_ = 0;
+  std::vector<std::int32_t> admitted_;
   std::shared_ptr<State> state_;
   std::shared_ptr<Plans> plans_;
 };

@@ -617,7 +617,13 @@ TEST(RouteErrors, PassesOfOtherRoutes) {
        }},
       {"to bfloat16, weights with rows", [](auto& it) { it.weights = moecclRouteWeightsRows; }},
       {"to bfloat16, auto", [](auto& it) { it.weights = moecclRouteWeightsNone; }},
-      {"weighted, node", [](auto& it) { it.algorithm = "node"; }}};
+      {"weighted, node", [](auto& it) { it.algorithm = "node"; }},
+      {"auto, at most 9 rows", [](auto& it) { it.maxRows = 9; }},
+      {"auto, aligned to 4", [](auto& it) { it.alignment = 4; }},
+      {"auto, sent as float8e5m2", [](auto& it) {
+         it.hidden = 128;
+         it.wire = moecclFloat8e5m2;
+       }}};
   Case c;
   c.nodes = {2, 2};
   const World world(c);

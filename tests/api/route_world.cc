@@ -41,6 +41,18 @@ Bytes tokensOf(const World& world, int rank) {
   return tokens;
 }
 
+// What experts get of these.
+Bytes asSent(const Case& c, Bytes tokens) {
+  if (c.wire == 0) return tokens;
+  const int64_t rows = static_cast<int64_t>(tokens.size() / c.rowBytes());
+  Bytes sent(static_cast<size_t>(rows * (c.hidden + c.hidden / 128 * 4)));
+  check(moecclQuantizeRows(rows, c.hidden, c.datatype, tokens.data(), c.wire, sent.data(), nullptr,
+                           nullptr));
+  check(moecclDequantizeRows(rows, c.hidden, c.wire, sent.data(), c.datatype, tokens.data(),
+                             nullptr, nullptr));
+  return tokens;
+}
+
 // Sums as the header says: nodes by number, in each by expert, then by shard.
 Bytes expectedOutput(const World& world, int rank, bool weighted) {
   const Case& c = world.c;
@@ -123,6 +135,9 @@ std::string textOf(const Case& c) {
       << (c.latency         ? ", latency"
           : c.maxTokens > 0 ? ", bounded"
                             : "");
+  if (c.maxRows > 0) out << ", at most " << c.maxRows << " rows";
+  if (c.alignment > 0) out << ", at multiples of " << c.alignment;
+  if (c.wire != 0) out << ", sent as type " << c.wire;
   return out.str();
 }
 void PrintTo(const Case& c, std::ostream* out) { *out << textOf(c); }
@@ -151,21 +166,66 @@ World::World(const Case& it) : c(it), ep(it.ranks() / it.esp) {
   for (int rank = 0; rank < c.ranks(); ++rank) {
     int tokens = c.tokens;
     if (c.style == Style::none || (c.style == Style::uneven && rank % 3 != 1)) tokens = 0;
-    std::vector<int32_t> chosen;
+    std::vector<int32_t> its;
     for (int i = 0; i < tokens * c.choices; ++i) {
       int expert = below(c.experts + 1) - 1;
       if (c.style == Style::hot) expert = c.experts - 1;
       if (c.style == Style::repeated) expert = below(2) % c.experts;
       // In latency mode a token has an expert once.
-      const auto its = chosen.end() - i % c.choices;
-      if (c.latency && std::find(its, chosen.end(), expert) != chosen.end()) expert = -1;
-      chosen.push_back(expert);
+      const auto token = its.end() - i % c.choices;
+      if (c.latency && std::find(token, its.end(), expert) != its.end()) expert = -1;
+      its.push_back(expert);
     }
-    experts.push_back(std::move(chosen));
+    chosen.push_back(std::move(its));
   }
+  experts = chosen;
   node.reserve(static_cast<size_t>(c.ranks()));
   for (size_t n = 0; n < c.nodes.size(); ++n)
     node.insert(node.end(), c.nodes[n], static_cast<int>(n));
+  if (c.maxRows > 0) drop();
+}
+
+std::vector<int64_t> handOut(const std::vector<int64_t>& wants, int64_t room, int64_t unit) {
+  std::vector<int64_t> has(wants.size(), 0);
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t i = 0; i < wants.size(); ++i)
+      if (has[i] < wants[i] && room >= unit) {
+        has[i] += unit;
+        room -= unit;
+        more = true;
+      }
+  }
+  for (size_t i = 0; i < wants.size(); ++i) has[i] = std::min(has[i], wants[i]);
+  return has;
+}
+
+void World::drop() {
+  for (int position = 0; position < ep; ++position) {
+    const int first = firstExpert(position), end = firstExpert(position + 1);
+    std::vector<std::vector<int64_t>> from;
+    std::vector<int64_t> wants;
+    for (int expert = first; expert < end; ++expert) {
+      from.emplace_back();
+      for (const std::vector<int32_t>& its : chosen)
+        from.back().push_back(std::ranges::count(its, expert));
+      wants.push_back(std::accumulate(from.back().begin(), from.back().end(), int64_t{0}));
+    }
+    const std::vector<int64_t> room = handOut(wants, c.maxRows, std::max<int64_t>(c.alignment, 1));
+    for (int expert = first; expert < end; ++expert) {
+      const auto local = static_cast<size_t>(expert - first);
+      const std::vector<int64_t> has = handOut(from[local], room[local], 1);
+      for (size_t rank = 0; rank < experts.size(); ++rank) {
+        int64_t left = has[rank];
+        for (int32_t& it : experts[rank])
+          if (it == expert && left-- <= 0) it = -1;
+      }
+    }
+  }
+}
+
+int64_t World::dropped(int rank) const {
+  return std::ranges::count(experts[rank], -1) - std::ranges::count(chosen[rank], -1);
 }
 
 int World::firstExpert(int position) const {
@@ -233,19 +293,27 @@ std::vector<Case> productCases(std::span<const Backend> backends, bool onGpus) {
     kWay,
     kStyle,
     kStream,
-    kBound
+    kBound,
+    kRows
   };
-  constexpr size_t kWithRows = 2, kLatency = 2;
+  constexpr size_t kWithRows = 2, kLatency = 2, kRoom = 3, kNarrow = 3;
+  // Plain, aligned, bounded, both, and sent as float8.
+  const std::vector<int64_t> maxRows = {0, 0, 5, 11, 0, 0}, alignments = {0, 4, 0, 3, 0, 0};
+  const moecclDataType_t none = static_cast<moecclDataType_t>(0);
+  const moecclDataType_t wires[] = {none, none, none, none, moecclFloat8e4m3, moecclFloat8e5m2};
   const auto fits = [](size_t column, size_t value, size_t other, size_t otherValue) {
     if (column == kNodes && other == kEsp) return otherValue == 0 || (value != 0 && value != 4);
     if (column == kWeights && other == kBound) return value != kWithRows || otherValue != kLatency;
+    if (column == kBound && other == kRows)
+      return value != kLatency || otherValue == 0 || otherValue > kRoom;
+    if (column == kType && other == kRows) return otherValue <= kRoom || value < kNarrow;
     return true;
   };
   std::vector<Case> all;
   for (const Row& row :
        pairwise({backends.size(), nodes.size(), 3, 4, std::size(choices), std::size(types),
                  std::size(combined), onGpus ? size_t{2} : size_t{3}, std::size(algorithms),
-                 std::size(kStyles), 2, 3},
+                 std::size(kStyles), 2, 3, onGpus ? kRoom + 1 : std::size(wires)},
                 fits)) {
     Case c;
     c.backend = &backends[row[kBackend]];
@@ -264,7 +332,10 @@ std::vector<Case> productCases(std::span<const Backend> backends, bool onGpus) {
     c.stream = row[kStream] == 1;
     if (row[kBound] > 0) c.maxTokens = c.tokens;
     c.latency = row[kBound] == kLatency;
-    if (c.narrow()) c.hidden = 128;
+    c.maxRows = maxRows[row[kRows]];
+    c.alignment = alignments[row[kRows]];
+    c.wire = wires[row[kRows]];
+    if (c.narrow() || c.wire != none) c.hidden = 128;
     all.push_back(c);
   }
   return all;
@@ -325,27 +396,33 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   const auto buffer = [&](auto content) { return Buffer(memory, stream, std::move(content)); };
   const std::vector<float> weights = world.weights(rank);
   const Pass pass = [&] {
-    const Buffer chosen = buffer(world.experts[rank]), given = buffer(weights);
+    const Buffer chosen = buffer(world.chosen[rank]), given = buffer(weights);
     return Pass(comm, route, world.tokens(rank), chosen.at<int32_t>(),
                 c.hasWeights() ? given.at<float>() : nullptr, stream);
   }();
 
   const std::vector<std::vector<World::Choice>> byExpert = world.rowsOf(rank);
+  // By row; padding is of no source.
+  constexpr World::Choice kPadding = {-1, 0, 0};
   std::vector<World::Choice> choices;
   moecclRouteInfo_t info = MOECCL_ROUTE_INFO_INITIALIZER;
   ok(moecclRouteGetInfo(route, &info));
   checkThat(info.firstExpert == world.firstExpert(world.positionOf(rank)), "another first expert");
   checkThat(info.localExperts == static_cast<int>(byExpert.size()), "another number of experts");
   checkThat(info.tokenBytes == c.rowBytes(), "rows of another size");
-  for (const std::vector<World::Choice>& ofExpert : byExpert)
+  std::vector<int64_t> begins;
+  for (const std::vector<World::Choice>& ofExpert : byExpert) {
+    begins.push_back(std::ssize(choices));
     choices.insert(choices.end(), ofExpert.begin(), ofExpert.end());
+    while (c.alignment > 0 && std::ssize(choices) % c.alignment != 0) choices.push_back(kPadding);
+  }
   const auto requireCounts = [&] {
     const moecclRows_t come = pass.rows();
-    int64_t begin = 0;
-    for (size_t expert = 0; expert < byExpert.size(); ++expert) {
-      checkThat(come.begins[expert] == begin, "an expert begins elsewhere");
-      begin += static_cast<int64_t>(byExpert[expert].size());
-    }
+    const int64_t begin = std::ssize(choices);
+    for (size_t expert = 0; expert < byExpert.size(); ++expert)
+      checkThat(come.begins[expert] == begins[expert], "an expert begins elsewhere");
+    checkThat(come.dropped == world.dropped(rank), "another number of choices are dropped");
+    checkThat(come.experts == nullptr, "experts of rows that nobody asked for");
     checkThat(come.rows == begin && come.begins[byExpert.size()] == begin,
               std::to_string(come.rows) + " rows come instead of " + std::to_string(begin));
     const int64_t* ofRank = come.counts;
@@ -356,7 +433,8 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
     if (c.weights != moecclRouteWeightsRows)
       return checkThat(come.weights == nullptr, "weights that nobody asked for");
     for (size_t row = 0; row < choices.size(); ++row)
-      checkThat(come.weights[row] == world.weight(choices[row]), "another weight of a row");
+      checkThat(choices[row].source < 0 || come.weights[row] == world.weight(choices[row]),
+                "another weight of a row");
   };
   int64_t room = static_cast<int64_t>(choices.size());
   if (c.latency) {
@@ -367,7 +445,8 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
     checkThat(none.rows == -1 && none.begins == nullptr && none.counts == nullptr,
               "rows before a dispatch");
   } else {
-    checkThat(info.maxRows == -1, "a bound of rows");
+    checkThat(info.maxRows == (c.maxRows > 0 ? c.maxRows : -1), "another bound of rows");
+    checkThat(c.maxRows == 0 || room <= c.maxRows, "more rows than there is room for");
     requireCounts();
   }
 
@@ -378,8 +457,13 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   ok(moecclPassDispatch(pass.it, tokens.at(), rows.at(), stream));
   if (c.latency) requireCounts();
   std::vector<Bytes> all;
-  for (int source = 0; source < c.ranks(); ++source) all.push_back(tokensOf(world, source));
+  for (int source = 0; source < c.ranks(); ++source)
+    all.push_back(asSent(c, tokensOf(world, source)));
   for (const World::Choice& at : choices) {
+    if (at.source < 0) {
+      expectedRows.resize(expectedRows.size() + c.rowBytes(), 0);
+      continue;
+    }
     const auto from = all[at.source].begin() +
                       static_cast<std::ptrdiff_t>(static_cast<size_t>(at.token) * c.rowBytes());
     expectedRows.insert(expectedRows.end(), from, from + static_cast<std::ptrdiff_t>(c.rowBytes()));
@@ -388,9 +472,9 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   requireEqual(rows.get(), expectedRows, c.rowBytes(), "dispatch");
 
   const size_t outputBytes = static_cast<size_t>(world.tokens(rank)) * c.combinedBytes();
-  Bytes results(most * c.combinedBytes());
+  Bytes results(most * c.combinedBytes(), 0xff);  // NaN where nobody may look
   for (size_t row = 0; row < choices.size(); ++row)
-    for (int64_t i = 0; i < c.hidden; ++i)
+    for (int64_t i = 0; i < c.hidden && choices[row].source >= 0; ++i)
       put(results, row * static_cast<size_t>(c.hidden) + static_cast<size_t>(i),
           made(choices[row], world.shardOf(rank), i, c.combined), c.combined);
   const Buffer ofExperts = buffer(results), output = buffer(Bytes(outputBytes, 0xee)),
@@ -399,7 +483,8 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   const bool travel = c.weights == moecclRouteWeightsRows;
   std::vector<float> ofRows(travel ? choices.size() : 0);
   for (size_t row = 0; row < ofRows.size(); ++row)
-    ofRows[row] = ofRow(choices[row], world.shardOf(rank));
+    ofRows[row] =
+        choices[row].source < 0 ? std::nanf("") : ofRow(choices[row], world.shardOf(rank));
   const Buffer rowWeights = buffer(ofRows),
                returned = buffer(std::vector<float>(travel ? weights.size() : 0, -99));
   if (!c.latency)
@@ -417,16 +502,21 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   const auto kept = [](const World::Choice& at, int shard, int64_t i) {
     return small(at.source * 100 + at.token, at.choice * 10 + shard, i);
   };
-  Bytes gradients(outputBytes), expectedGradients(results);
+  // With 3.5 among them the others are exact in float8.
+  const auto gradient = [&](int source, int token, int64_t i) {
+    return c.wire != 0 && i % 128 == 0 ? 3.5f : small(source, token, i);
+  };
+  Bytes gradients(outputBytes), expectedGradients(results.size(), 0);
   for (int token = 0; token < world.tokens(rank); ++token)
     for (int64_t i = 0; i < c.hidden; ++i)
-      put(gradients, static_cast<size_t>(token * c.hidden + i), small(rank, token, i), c.combined);
+      put(gradients, static_cast<size_t>(token * c.hidden + i), gradient(rank, token, i),
+          c.combined);
   for (size_t row = 0; row < choices.size(); ++row)
-    for (int64_t i = 0; i < c.hidden; ++i) {
+    for (int64_t i = 0; i < c.hidden && choices[row].source >= 0; ++i) {
       const size_t at = row * static_cast<size_t>(c.hidden) + static_cast<size_t>(i);
       put(results, at, kept(choices[row], world.shardOf(rank), i), c.combined);
       put(expectedGradients, at,
-          small(choices[row].source, choices[row].token, i) *
+          gradient(choices[row].source, choices[row].token, i) *
               (c.weighs() ? world.weight(choices[row]) : 1),
           c.combined);
     }
@@ -441,7 +531,7 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
   requireWeightGradients(world, rank, ofWeights.get(), [&](const World::Choice& at, int shard) {
     float sum = 0;
     for (int64_t element = 0; element < c.hidden; ++element)
-      sum += small(rank, at.token, element) * kept(at, shard, element);
+      sum += gradient(rank, at.token, element) * kept(at, shard, element);
     return sum;
   });
 }

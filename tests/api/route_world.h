@@ -43,6 +43,8 @@ struct Case {
   std::vector<int64_t> buckets = {};
   int tokens = 6;
   int64_t hidden = 5;
+  int64_t maxRows = 0, alignment = 0;
+  moecclDataType_t wire = static_cast<moecclDataType_t>(0);
 
   int ranks() const { return std::accumulate(nodes.begin(), nodes.end(), 0); }
   bool hasWeights() const { return weights != moecclRouteWeightsNone; }
@@ -90,18 +92,28 @@ struct World {
   std::vector<float> weights(int rank) const;
   // Exact in every type, and products with others are.
   float weight(const Choice& at) const;
+  // Choices of a rank that have no room.
+  int64_t dropped(int rank) const;
 
   const Case& c;
   const int ep;
-  std::vector<std::vector<int32_t>> experts;  // by rank
+  std::vector<std::vector<int32_t>> chosen;   // by rank
+  std::vector<std::vector<int32_t>> experts;  // -1 where there is no room
   std::vector<int> node;                      // by rank
+
+ private:
+  void drop();
 };
+
+// What each gets of some room: one unit after another, while there are any, to each that wants
+// more.
+std::vector<int64_t> handOut(const std::vector<int64_t>& wants, int64_t room, int64_t unit);
 
 // -3..3
 float small(int a, int b, int64_t element);
 
 struct Route {
-  Route(moecclGrid_t grid, const Case& c) {
+  Route(moecclGrid_t grid, const Case& c, bool byToken = false) {
     moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = c.experts;
     config.topK = c.choices;
@@ -114,6 +126,10 @@ struct Route {
     config.algorithm = c.algorithm;
     config.buckets = c.buckets.data();
     config.numBuckets = static_cast<int64_t>(c.buckets.size());
+    config.maxRows = c.maxRows;
+    config.alignment = c.alignment;
+    config.wire = c.wire;
+    config.rowsByToken = byToken ? 1 : 0;
     check(moecclRouteCreate(grid, &config, &it));
   }
   ~Route() { moecclRouteDestroy(it); }

@@ -109,11 +109,27 @@ class Perf(unittest.TestCase):
                 _, report = self.routed("--hidden", "256", "-d", name)
                 self.assertEqual((report["type"], report["combineType"]), (name, "bfloat16"))
 
+    def test_rows_that_travel_as_float8(self):
+        names = ["auto", "auto:fp8_e4m3", "node:fp8_e5m2", "latency:fp8_e4m3"]
+        _, report = self.routed("--hidden", "256", "--algorithms", ",".join(names))
+        self.assertEqual([result["name"] for result in report["results"]], names)
+
+    def test_numbers_of_tokens_that_are_drawn(self):
+        for options, said in (([], "dropless"), (["--capacity-factor", "1.5"], "capacity factor 1.5")):
+            process = ranks("2x2", "route", "--drawn", "20", "--tokens", "30", "--experts", "8", "--top-k", "3", "--hidden", "64",
+                            *options)
+            self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+            self.assertIn(f"# 20 passes of 0 to 30 tokens, drawn anew on each of 4 ranks, {said}: P50 ", process.stdout)
+            self.assertRegex(process.stdout, r"\d+ passes took more than 3 times that")
+            self.assertIn("# 0 elements wrong", process.stdout)
+
     def test_wrong_options_of_token_routing(self):
         for arguments, text in ((["--top-k", "9", "--experts", "8"], "a token cannot have 9 of 8 experts"),
                                 (["--tokens", "268435456"], "--tokens: 268435456 is too many"),
                                 (["-d", "fp8_e4m3", "--hidden", "200"], "--hidden: 200 is no multiple of 128"),
                                 (["-d", "int8"], "--datatype: int8 not in"),
+                                (["--algorithms", "node:bfloat16"], "node:bfloat16 must end with :fp8_e4m3 or :fp8_e5m2"),
+                                (["--capacity-factor", "1"], "--capacity-factor requires --drawn"),
                                 (["--memory", "disk"], "--memory: disk not in")):
             process = execute(OPTIONS.perf, "route", *arguments)
             self.assertEqual(process.returncode, 2, arguments)

@@ -323,6 +323,22 @@ def empty_and_uneven_ranks():
 
 
 @check
+def tokens_travel_as_float8():
+    outputs = []
+    for wire in (None, torch.float8_e4m3fn):
+        layer = moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]), wire=wire)
+        tokens = random((30, 256), RANK, dtype=torch.float32).requires_grad_()
+        output = layer(tokens, torch.full((30, 1), (RANK + 1) % WORLD), torch.ones(30, 1))
+        (output * random((30, 256), RANK, 9, dtype=torch.float32)).sum().backward()
+        outputs.append((output.detach(), tokens.grad))
+    for plain, rounded in zip(*outputs):
+        assert (rounded - plain).abs().le(plain.abs() / 16 + 0.02).all() and not rounded.equal(plain)
+    for options in ({"capacity_factor": 1.0}, {"mp_size": WORLD, "ep_size": 1} if WORLD > 1 else {"schedule": "S1"}):
+        raises(lambda: moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]), wire=torch.float8_e4m3fn, **options), "wire")
+    raises(lambda: moeccl.torch.MoE(torch.nn.ModuleList([torch.nn.Identity()]), wire=torch.float16), "float8_e5m2")
+
+
+@check
 def passes_in_flight():
     case = Case(mp_size=2)
     gc.collect()

@@ -68,7 +68,8 @@ def dense(step):
 
 def run_experts(rows, handle, own):
     """Experts with rows alone: those without any have no part in the gradients."""
-    parts = [part @ matrix.T for part, matrix in zip(rows.split(handle.counts.tolist()), own) if len(part)]
+    sizes = handle.offsets.diff(prepend=handle.offsets.new_zeros(1)).tolist()
+    parts = [part @ matrix.T for part, matrix in zip(rows.split(sizes), own) if len(part)]
     return torch.cat(parts) if parts else rows.new_empty(0, HIDDEN)
 
 
@@ -114,6 +115,79 @@ def any_tokens_against_a_dense_layer():
         route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32, weights=weights, algorithm=algorithm)
         for step in range(6):
             step_of(route, step)
+
+
+@check
+def aligned_rows_against_a_dense_layer():
+    for weights in ("combine", "rows"):
+        route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32, weights=weights, alignment=4)
+        for step in range(3):
+            step_of(route, step)
+            tokens, indices, weights_of, _ = routing_of(RANK, step)
+            rows, handle = route.dispatch(tokens, indices, weights_of)
+            assert not (handle.offsets % 4).any() and (handle.counts <= handle.offsets.diff(prepend=torch.zeros(1).int())).all()
+            assert (rows != 0).any(1).sum() == handle.counts.sum(), "padding is not zero"
+
+
+@check
+def rows_by_token_against_a_dense_layer():
+    for algorithm, step in itertools.product(("node", "rank", "flat", None), range(4)):
+        route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32, weights="rows", algorithm=algorithm,
+                                   rows_by_token=True)
+        own = own_matrices(route)
+        tokens, indices, weights, gradient = routing_of(RANK, step)
+        tokens, weights = tokens.float().requires_grad_(), weights.float().requires_grad_()
+        rows, handle = route.dispatch(tokens, indices, weights)
+        assert handle.experts.shape == handle.row_weights.shape == (handle.rows, CHOICES)
+        made = torch.einsum("rkij,rj->rki", own[handle.experts.long().clamp(min=0)], rows)
+        output = route.combine((made * handle.row_weights[..., None]).sum(1), handle)
+        (output * gradient).sum().backward()
+        expected, (of_tokens, of_weights), of_experts = dense(step)
+        near(output, expected, "the output")
+        near(tokens.grad, of_tokens, "the gradient of tokens")
+        near(weights.grad, of_weights, "the gradient of weights")
+        mine = of_experts[route.first_expert:route.first_expert + route.num_local_experts]
+        near(own.grad if own.grad is not None else torch.zeros_like(own), mine, "the gradient of experts")
+
+
+@check
+def what_has_no_room_is_dropped_and_counted():
+    route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32, max_rows=2)
+    tokens, indices, weights, _ = routing_of(RANK, 2)
+    tokens, weights = tokens.float(), weights.float().requires_grad_()
+    rows, handle = route.dispatch(tokens, indices, weights)
+    assert len(rows) <= 2
+    output = route.combine(rows, handle)
+    output.sum().backward()
+    kept = weights.grad != 0
+    assert handle.dropped == (indices >= 0).sum() - kept.sum(), "another number was dropped"
+    near(output, ((weights * kept).sum(1, keepdim=True) * tokens).detach().double(), "the output")
+    counts = torch.tensor([handle.dropped, len(rows), int((indices >= 0).sum())])
+    dist.all_reduce(counts)
+    assert counts[0] > 0 and counts[0] + counts[1] == counts[2], counts
+
+
+@check
+def rows_travel_as_float8():
+    for wire, bits in ((torch.float8_e4m3fn, 3), (torch.float8_e5m2, 2)):
+        route = moeccl.torch.Route(EXPERTS, CHOICES, 256, dtype=torch.float32, wire=wire)
+        plain = moeccl.torch.Route(EXPERTS, CHOICES, 256, dtype=torch.float32)
+        _, indices, weights, _ = routing_of(RANK, 2)
+        tokens = random(len(indices), 256, seed=(RANK, 9)).float().requires_grad_()
+        gradient = random(len(indices), 256, seed=(RANK, 10)).float()
+
+        def close(got, wanted):
+            assert got.dtype == torch.float32 and (got - wanted).abs().le(wanted.abs() * 2**-(bits + 1) + 0.01).all()
+
+        both = []
+        for each in (route, plain):
+            rows, handle = each.dispatch(tokens, indices, weights)
+            kept = rows.detach().requires_grad_()
+            (each.combine(kept, handle) * gradient).sum().backward()
+            both.append((rows.detach(), kept.grad))
+        close(both[0][0], both[1][0])
+        close(both[0][1], both[1][1])
+        assert both[1][0].numel() == 0 or not both[0][0].equal(both[1][0]), "rows were not rounded"
 
 
 @check

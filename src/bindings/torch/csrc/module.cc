@@ -58,7 +58,8 @@ void bindRoute(py::module& module) {
                        int64_t hidden, moecclRouteWeights_t weights, const std::string& algorithm,
                        int64_t maxTokens, double capacityFactor, int64_t capacityGroups,
                        bool sharedTokens, const std::string& schedule, int64_t expertElements,
-                       bool training, bool learn) {
+                       bool training, bool learn, bool rowsByToken, int64_t maxRows,
+                       int64_t alignment, std::optional<at::ScalarType> wire) {
              moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
              config.experts = experts;
              config.topK = topK;
@@ -73,6 +74,10 @@ void bindRoute(py::module& module) {
              config.expertElements = expertElements;
              config.training = training ? 1 : 0;
              config.learn = learn ? 1 : 0;
+             config.rowsByToken = rowsByToken ? 1 : 0;
+             config.maxRows = maxRows;
+             config.alignment = alignment;
+             if (wire) config.wire = datatypeOf(*wire);
              return std::make_shared<Route>(std::move(grid), config, type);
            }),
            NoGil(), py::arg("grid"), py::arg("dtype"), py::arg("experts"), py::arg("top_k"),
@@ -80,7 +85,8 @@ void bindRoute(py::module& module) {
            py::arg("algorithm") = "", py::arg("max_tokens") = 0, py::arg("capacity_factor") = 0.0,
            py::arg("capacity_groups") = 0, py::arg("shared_tokens") = false,
            py::arg("schedule") = "", py::arg("expert_elements") = 0, py::arg("training") = true,
-           py::arg("learn") = false)
+           py::arg("learn") = false, py::arg("rows_by_token") = false, py::arg("max_rows") = 0,
+           py::arg("alignment") = 1, py::arg("wire") = py::none())
       .def("begin", &Route::begin, py::arg("indices"), py::arg("weights"), py::arg("note") = 0,
            NoGil())
       .def("explain", &Route::explain, NoGil())
@@ -96,6 +102,7 @@ void bindRoute(py::module& module) {
       .def("begins", &RoutePass::begins)
       .def("counts", &RoutePass::counts)
       .def("row_weights", &RoutePass::rowWeights)
+      .def("row_experts", &RoutePass::rowExperts)
       .def("dispatch", &RoutePass::dispatch, py::arg("tokens"), py::arg("beside") = false, NoGil())
       .def("combine", &RoutePass::combine, py::arg("results"), py::arg("beside") = false, NoGil())
       .def("combine_backward", &RoutePass::combineBackward, py::arg("gradient"), py::arg("results"),

@@ -31,7 +31,8 @@ Route::Route(std::shared_ptr<MoeGrid> grid, moecclRouteConfig_t config, at::Scal
       choices_(config.topK),
       type_(type),
       weightType_(type == at::kDouble ? at::kDouble : at::kFloat),
-      weights_(config.weights) {
+      weights_(config.weights),
+      rowsByToken_(config.rowsByToken == 1) {
   config.datatype = datatypeOf(type);
   grid_->call([&] { return moecclRouteCreate(grid_->grid(), &config, &route_); });
   grid_->call([&] { return moecclRouteGetInfo(route_, &info_); });
@@ -131,23 +132,30 @@ moecclStream_t RoutePass::streamFor(bool beside, const Tensors& used) const {
   return stream;
 }
 
+int64_t RoutePass::lists() const { return route_->rowsByToken_ ? 1 : route_->info_.localExperts; }
+
 at::Tensor RoutePass::begins() const {
-  return at::from_blob(const_cast<int64_t*>(rows_.begins), {route_->info_.localExperts + 1},
-                       at::kLong)
-      .clone();
+  return at::from_blob(const_cast<int64_t*>(rows_.begins), {lists() + 1}, at::kLong).clone();
 }
 
 at::Tensor RoutePass::counts() const {
   const moecclGridShape_t& shape = route_->grid_->shape();
-  const int64_t sizes[] = {route_->info_.localExperts, shape.nEp * shape.nEsp};
+  const int64_t sizes[] = {lists(), shape.nEp * shape.nEsp};
   if (sizes[0] == 0) return at::empty(sizes, at::kLong);
   return at::from_blob(const_cast<int64_t*>(rows_.counts), sizes, at::kLong).clone();
 }
 
-at::Tensor RoutePass::rowWeights() const {
-  if (rows_.weights == nullptr || rows_.rows == 0) return at::empty({0}, at::kFloat);
-  return at::from_blob(const_cast<float*>(rows_.weights), {rows_.rows}, at::kFloat).clone();
+template <typename T>
+at::Tensor RoutePass::ofRows(const T* values) const {
+  std::vector<int64_t> sizes{values == nullptr ? 0 : rows_.rows};
+  if (route_->rowsByToken_) sizes.push_back(route_->choices_);
+  const at::ScalarType type = c10::CppTypeToScalarType<T>::value;
+  if (sizes[0] == 0) return at::empty(sizes, type);
+  return at::from_blob(const_cast<T*>(values), sizes, type).clone();
 }
+
+at::Tensor RoutePass::rowWeights() const { return ofRows(rows_.weights); }
+at::Tensor RoutePass::rowExperts() const { return ofRows(rows_.experts); }
 
 at::Tensor RoutePass::checked(const at::Tensor& tensor, const char* name, int64_t count) const {
   const int64_t hidden = route_->hidden_;

@@ -43,6 +43,7 @@ class Route : public std::enable_shared_from_this<Route> {
   const int64_t hidden_, choices_;
   const at::ScalarType type_, weightType_;
   const moecclRouteWeights_t weights_;
+  const bool rowsByToken_;
   moecclRoute_t route_ = nullptr;
   moecclStream_t stream_ = nullptr;  // of what goes on beside the caller
   Tensors busy_;                     // with that
@@ -72,9 +73,11 @@ class RoutePass : public std::enable_shared_from_this<RoutePass> {
   // Or schedule.
   std::string algorithm() const { return rows_.algorithm; }
   // [local experts + 1], [local experts][ranks]; float32 [rows] where weights travel, else of none.
+  // Of rows by token [2], [1][ranks], [rows][k], and the last [rows][k].
   at::Tensor begins() const;
   at::Tensor counts() const;
   at::Tensor rowWeights() const;
+  at::Tensor rowExperts() const;
 
   at::Tensor dispatch(const at::Tensor& tokens, bool beside);
   at::Tensor combine(const at::Tensor& results, bool beside);
@@ -89,6 +92,10 @@ class RoutePass : public std::enable_shared_from_this<RoutePass> {
   at::Tensor checked(const at::Tensor& tensor, const char* name, int64_t count) const;
   at::Tensor empty(int64_t count) const;
   at::Tensor ofChoices(bool all) const;
+  int64_t lists() const;
+  // Of one number for each row, or for each of its choices.
+  template <typename T>
+  at::Tensor ofRows(const T* values) const;
   void call(const std::function<moecclResult_t()>& made) const;
   // The route's, on which calls that use the tensors go on beside the caller; or none.
   moecclStream_t streamFor(bool beside, const Tensors& used) const;

@@ -14,7 +14,7 @@ from .experts import (is_flattened, lists_of, number_experts, pattern_of, places
                       register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
-from .passes import Owner
+from .passes import Owner, check_wire
 from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
 # What layers exchange and add; other types are converted to float32.
@@ -77,6 +77,9 @@ class MoE(Owner, torch.nn.Module):
                  DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
                  and replicas are left to the caller, as DeepSpeed wants it.
 
+    wire         torch.float8_e4m3fn or float8_e5m2: tokens on their way to experts, and gradients of outputs, travel as that,
+                 with a scale for each 128 elements. Of dropless layers whose schedule is "auto" and mp_size 1.
+
     Tokens are exchanged in their own type: float32, float64, float16 or bfloat16, of which 16-bit ones are added in
     float32. Weights are float32 beside all of them but float64. Gradients of experts without rows are zero, not None.
     """
@@ -85,7 +88,7 @@ class MoE(Owner, torch.nn.Module):
 
     def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
                  esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", learn=False,
-                 tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean"):
+                 tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean", wire=None):
         super().__init__()
         self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
         self.gate, self.experts = gate, experts
@@ -102,6 +105,10 @@ class MoE(Owner, torch.nn.Module):
             raise ValueError(f"there are {len(experts)} experts; with num_experts {num_experts} and ep_size "
                              f"{self.grid.ep_size} each rank has {self.num_local_experts}")
         self._check_arguments(gate, top_k, schedule, capacity_factor)
+        self.wire = check_wire(wire)
+        if wire is not None and (capacity_factor is not None or mp_size > 1 or schedule != "auto"):
+            raise ValueError(f"wire is {wire}; that takes a dropless layer (capacity_factor None) whose schedule is 'auto', and "
+                             "an mp_size of 1")
         if gradients not in ("mean", "sum", None):
             raise ValueError(f"gradients is {gradients!r}; it must be 'mean', 'sum' or None")
         if capacity_factor is not None and not capacity_factor > 0:
@@ -318,7 +325,7 @@ class MoE(Owner, torch.nn.Module):
                 self.grid.handle, dtype, self.num_experts, choices, embedding, max_tokens=self.tokens or 0,
                 capacity_factor=self.capacity_factor, capacity_groups=self.capacity_groups,
                 shared_tokens=self.grid.mp_size > 1, schedule=self.schedule, expert_elements=self._expert_elements(embedding),
-                training=training, learn=self.learn)
+                training=training, learn=self.learn, wire=self.wire)
         return self._routes[key]
 
     @property

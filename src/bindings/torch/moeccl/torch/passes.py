@@ -24,9 +24,22 @@ _numbers = itertools.count(1)
 _owners = weakref.WeakValueDictionary()
 
 
+def check_wire(wire):
+    if wire not in (None, torch.float8_e4m3fn, torch.float8_e5m2):
+        raise ValueError(f"wire is {wire}; it must be torch.float8_e4m3fn, torch.float8_e5m2 or None")
+    return wire
+
+
 class Owner:
     """A layer or a route. Beside what is here it has num_local_experts, grid, type_of(dtype) of its rows, revoking(), and
     begin(tokens, indices, weights, training), which makes a pass."""
+
+    rows_by_token = False
+
+    @property
+    def num_lists(self):
+        """Of rows, by expert."""
+        return 1 if self.rows_by_token else self.num_local_experts
 
     def _live(self):
         """What operators find it by, and no copy shares."""
@@ -81,7 +94,7 @@ def _(tokens, indices, weights, training, owner):
     def made(*shape):
         return tokens.new_empty(shape, dtype=torch.long)
 
-    return made(2), made(it.num_local_experts + 1), made(it.num_local_experts, it.grid.size)
+    return made(2), made(it.num_lists + 1), made(it.num_lists, it.grid.size)
 
 
 @custom_op("moeccl::route_experts", mutates_args=())
@@ -94,6 +107,16 @@ def _(begins):
     return begins.new_empty(get_ctx().new_dynamic_size())
 
 
+@custom_op("moeccl::route_row_experts", mutates_args=())
+def _row_experts(ticket: Tensor, rows: Tensor, owner: int) -> Tensor:
+    return _C.route_pass(ticket).row_experts()
+
+
+@_row_experts.register_fake
+def _(ticket, rows, owner):
+    return rows.new_empty(rows.shape[0], _owner_of(owner).top_k, dtype=torch.int32)
+
+
 @custom_op("moeccl::route_dispatch", mutates_args=())
 def _dispatch(tokens: Tensor, weights: Tensor | None, leaf: Tensor, ticket: Tensor, experts: Tensor,
               owner: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,8 +126,11 @@ def _dispatch(tokens: Tensor, weights: Tensor | None, leaf: Tensor, ticket: Tens
 
 @_dispatch.register_fake
 def _(tokens, weights, leaf, ticket, experts, owner):
-    rows = tokens.new_empty(experts.shape[0], tokens.shape[1], dtype=_owner_of(owner).type_of(tokens.dtype))
-    return rows, rows.new_empty(0 if weights is None else experts.shape[0], dtype=torch.float32), rows.new_empty(0)
+    it = _owner_of(owner)
+    rows = tokens.new_empty(experts.shape[0], tokens.shape[1], dtype=it.type_of(tokens.dtype))
+    choices = (it.top_k,) if it.rows_by_token else ()
+    row_weights = rows.new_empty(0 if weights is None else experts.shape[0], *choices, dtype=torch.float32)
+    return rows, row_weights, rows.new_empty(0)
 
 
 @custom_op("moeccl::route_dispatch_backward", mutates_args=())

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from .. import _C
 from .beside import Half, Pending
 from .grid import grid_of
-from .passes import Owner
+from .passes import Owner, check_wire
 
 WEIGHTS = {"combine": _C.RouteWeights.combine, "rows": _C.RouteWeights.rows, None: _C.RouteWeights.none}
 
@@ -15,25 +15,36 @@ class Handle:
     """A routing whose tokens are on their way, as Route.dispatch returns it. While it is there, its layout is kept.
 
     tokens       how many this rank brought
-    rows         how many come to this rank
+    rows         how many come to this rank, padding included
     experts      int64 [rows]: which of this rank's experts each row is for, counted from 0; rows are ordered by it
-    counts       int64 [local experts]: how many of them each expert gets
-    offsets      int32 [local experts]: where each expert's rows end, as torch's grouped_mm takes it
+    counts       int64 [local experts]: how many of them each expert gets, without padding
+    offsets      int32 [local experts]: where each expert's rows and their padding end, as torch's grouped_mm takes it
     rank_counts  int64 [local experts, ranks]: how many come from each rank; of an expert, rows are ordered by it
     row_weights  float32 [rows], with gradients, of a route with weights="rows"
+    dropped      how many choices of this rank's tokens found no room
     algorithm    that brings the rows
+
+    Of a route with rows_by_token rows are ordered by rank: experts is int32 [rows, top_k], -1 for a choice that is not of this
+    rank, row_weights is [rows, top_k], 0 for these, and counts, offsets and rank_counts are of all rows.
     """
 
     def __init__(self, route, tokens, weights, ticket, begins, rank_counts, experts):
         self._route, self._weights, self._ticket = route, weights, ticket
         self.tokens = tokens
         self._anchor = self.row_weights = None
-        self.experts, self.rank_counts = experts, rank_counts
-        self.counts, self.offsets = begins.diff(), begins[1:].int()
+        self._rows = self.experts = experts
+        if route.rows_by_token:
+            self.experts = torch.ops.moeccl.route_row_experts(ticket, experts, route.id)
+        self.rank_counts = rank_counts
+        self.counts, self.offsets = rank_counts.sum(1), begins[1:].int()
 
     @property
     def rows(self):
         return self.experts.shape[0]
+
+    @property
+    def dropped(self):
+        return _C.route_pass(self._ticket).dropped()
 
     @property
     def algorithm(self):
@@ -54,21 +65,33 @@ class Route(Owner):
                  first_expert + num_local_experts - 1
     top_k        experts of a token
     hidden       elements of a token
-    dtype        of tokens and rows: torch.float32, float16 or bfloat16. Sums are made in float32
+    dtype        of tokens and rows: torch.float32, float16 or bfloat16, whose sums are made in float32; or float64, without
+                 what follows "algorithm", and with weights "combine" or None
     weights      "combine": combine multiplies by them. "rows": they travel, handle.row_weights has each row's, and the
                  caller multiplies. None: there are none. They are float32
     group        the default one where None. Its backend may be another; tensors are on CPUs
     ep_size, esp_size, order   as in moeccl.torch.MoE
     algorithm    "node", "rank" or "flat" (include/moeccl/route.h); None: the fastest as predicted, for each dispatch
+    wire         torch.float8_e4m3fn or float8_e5m2: rows of dispatch, and of combine's gradient, travel as that, with a scale
+                 for each 128 elements. None: as they are
+    alignment    each expert's rows begin at a multiple of this, and zeros lie between
+    max_rows     the most rows that come to a rank, with padding. Experts share the room evenly, and what finds none is dropped:
+                 it adds nothing to its token's output, and handle.dropped counts it. None: all come
+    rows_by_token  True: a rank gets one row of a token, with the numbers of its experts there (handle.experts) and their
+                 weights; the caller adds up what they make of it, and combine what ranks return. With weights "rows" or None
     """
 
     def __init__(self, num_experts, top_k, hidden, *, dtype=torch.bfloat16, weights="combine", group=None, ep_size=None,
-                 esp_size=1, order="esp", algorithm=None):
+                 esp_size=1, order="esp", algorithm=None, wire=None, alignment=1, max_rows=None, rows_by_token=False):
         if weights not in WEIGHTS:
             raise ValueError(f"weights is {weights!r}; it must be 'combine', 'rows' or None")
-        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
-            raise ValueError(f"a route is of float32, float16 or bfloat16, not {dtype}")
+        if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"a route is of float64, float32, float16 or bfloat16, not {dtype}")
+        if max_rows is not None and max_rows < 1:
+            raise ValueError(f"max_rows is {max_rows}; it must be 1 or more, or None for any number of rows")
         self.grid = grid_of(group, 1, ep_size, esp_size, order)
+        self.wire, self.alignment = check_wire(wire), alignment
+        self.max_rows, self.rows_by_token = max_rows, rows_by_token
         self.num_experts, self.top_k, self.hidden = num_experts, top_k, hidden
         self.dtype, self.weights, self.algorithm = dtype, weights, algorithm
         share, longer = divmod(num_experts, self.grid.ep_size)
@@ -83,7 +106,8 @@ class Route(Owner):
         if self._on is not self.grid.handle:
             self._on = self.grid.handle
             self._made = _C.Route(self._on, self.dtype, self.num_experts, self.top_k, self.hidden, WEIGHTS[self.weights],
-                                  self.algorithm or "")
+                                  self.algorithm or "", wire=self.wire, alignment=self.alignment,
+                                  max_rows=0 if self.max_rows is None else self.max_rows, rows_by_token=self.rows_by_token)
         return self._made
 
     def dispatch(self, tokens, indices=None, weights=None, handle=None, async_op=False):
@@ -99,7 +123,7 @@ class Route(Owner):
         given = handle._weights if self.weights == "rows" else None
         if async_op and not torch.compiler.is_compiling():
             return self._dispatch_beside(tokens, given, handle)
-        made = torch.ops.moeccl.route_dispatch(tokens, given, self._leaf, handle._ticket, handle.experts, self.id)
+        made = torch.ops.moeccl.route_dispatch(tokens, given, self._leaf, handle._ticket, handle._rows, self.id)
         result = self._dispatched(handle, *made)
         return Pending(lambda: result) if async_op else result
 

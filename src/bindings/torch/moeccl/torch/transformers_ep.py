@@ -39,6 +39,8 @@ def _require_consecutive(tp_ranks, ep_ranks):
 class MoecclEP(EPImplementation):
     """The ranks of a TP group send each token once; MoE chooses how, among its schedules."""
 
+    wire = None  # of layers that are called for the first time from then on, as of moeccl.torch.MoE
+
     def __init__(self, experts, ep_mesh, tp_mesh):
         super().__init__(experts, ep_mesh, tp_mesh)
         _require_consecutive(*(get_process_group_ranks(mesh.get_group()) for mesh in (tp_mesh, ep_mesh)))
@@ -52,7 +54,7 @@ class MoecclEP(EPImplementation):
             self.layer = _BorrowedExperts(
                 self._run, group=self.ep_mesh.get_group(), mp_size=self.tp_mesh.size(),
                 num_experts=self.num_local_experts * self.ep_mesh.size(),
-                hidden=max(1, self.elements // (3 * hidden_states.shape[-1])))
+                hidden=max(1, self.elements // (3 * hidden_states.shape[-1])), wire=self.wire)
         return self.layer(hidden_states, top_k_index, top_k_weights)
 
     def _run(self, rows, offsets):
