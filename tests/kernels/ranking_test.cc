@@ -19,12 +19,18 @@ TEST(Ranking, CountersDoNotOverflow) {
       std::int64_t{1} << 35);
 }
 
-// One of 32.
+// One of 32, which notes where it is asked to match.
 struct Lane {
   static constexpr int kCount = 32;
   std::int64_t index() const { return number; }
+  void sync() const {}
+  Match match(std::int32_t, int line = __builtin_LINE()) const {
+    lines.insert(line);
+    return {0, 1};
+  }
 
   std::int64_t number;
+  std::set<int>& lines;
 };
 
 // A match of lanes that the program calls in two places is slow, if it is the same at all.
@@ -42,13 +48,18 @@ TEST(Ranking, LanesWithAnEntryAndWithoutCallAtOnePlace) {
   std::vector<std::int32_t> experts(37);
   std::iota(experts.begin(), experts.end(), 0);
   const Entries entries = entriesOf(experts.data(), nullptr, 37, 1, 37, 37, 1);
-  std::set<int> lines;
+  std::vector<std::int64_t> counts(experts.size()), sums(counts.size() + 1);
+  std::set<int> calls, counting, ranking;
   int with = 0, without = 0;
-  for (std::int64_t lane = 0; lane < Lane::kCount; ++lane)
-    eachEntry(Lane{lane}, entries, 0, Call{lines, with, without});
+  for (std::int64_t number = 0; number < Lane::kCount; ++number) {
+    eachEntry(Lane{number, calls}, entries, 0, Call{calls, with, without});
+    countChunk(Lane{number, counting}, entries, 0, counts.data());
+    rankChunk(Lane{number, ranking}, entries, 0, sums.data(), counts.data(),
+              [](std::int64_t, std::int32_t, std::int64_t) {});
+  }
   EXPECT_EQ(with, 37);
   EXPECT_EQ(without, 64 - 37);
-  EXPECT_EQ(lines.size(), 1u);
+  for (const std::set<int>& lines : {calls, counting, ranking}) EXPECT_EQ(lines.size(), 1u);
 }
 
 }  // namespace
