@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
-"""Passes its input on, and keeps the end of it in files, as it comes.
+"""Passes on what a part prints, and writes it and what the part measures into files, as it comes.
 
-    COMMAND | keep_end.py FILE...
+    PART | keep_end.py BUILD NUMBER FOLDER
 
-It ends with the input, or behind OVER: a process that a part has left behind may hold the input open. A file has all of a short input, and of a long one no more than 600,000 bytes, with whole lines.
+BUILD/parts/NUMBER.log and FOLDER/current.txt have the end of the input: all of a short one, and of a long one no more
+than 600,000 bytes, with whole lines. Soon after a row has come to BUILD/parts/NUMBER.jsonl.new the files of report.py
+have it too. FOLDER may be "". This ends with the input, or behind OVER: a process that a part has left behind may hold
+the input open.
 """
+import contextlib
+import io
 import os
 import pathlib
+import select
 import sys
+import time
 
+import report
 from report import MOST_LOG
 
 MOST = 2 * MOST_LOG  # then it is cut down to MOST_LOG
@@ -33,27 +41,51 @@ class End:
         self.size = len(end)
 
 
+class Rows:
+    """Of the part, in the results as they come, which takes a tenth of the time at most."""
+
+    def __init__(self, build, number, folder):
+        self.build, self.folder = build, folder
+        self.path, self.size, self.next = build / f"parts/{number}.jsonl.new", 0, 0
+
+    def look(self, over=False):
+        size = self.path.stat().st_size if self.path.exists() else 0
+        began = time.monotonic()
+        if size == self.size or (began < self.next and not over):
+            return
+        with contextlib.redirect_stdout(io.StringIO()):  # all is told once, in the end
+            report.after(self.build, self.folder, running=True)
+        self.size, self.next = size, time.monotonic() + 10 * (time.monotonic() - began)
+
+
 def pieces():
-    """The input, as it comes."""
+    """The input, as it comes; empty ones while nothing does."""
     held = b""  # what may be the beginning of OVER
-    while piece := os.read(0, 65536):
-        piece, over, _ = (held + piece).partition(OVER)
+    while True:
+        if not select.select([0], [], [], 0.5)[0]:
+            yield b""
+            continue
+        piece = os.read(0, 65536)
+        piece, over, _ = (held + piece).partition(OVER) if piece else (held, True, b"")
         if over:
             yield piece
             return
         whole = len(piece) - next(size for size in range(len(OVER) - 1, -1, -1) if piece.endswith(OVER[:size]))
         held = piece[whole:]
         yield piece[:whole]
-    yield held
 
 
 def main():
-    ends = [End(path) for path in sys.argv[1:]]
+    build, number, folder = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    ends = [End(build / f"parts/{number}.log"), *([End(pathlib.Path(folder) / "current.txt")] if folder else [])]
+    rows = Rows(build, number, folder)
     for piece in pieces():
         sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         for end in ends:
             end.write(piece)
+        rows.look()
+    rows.look(over=True)
 
 
 if __name__ == "__main__":

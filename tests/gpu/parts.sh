@@ -35,11 +35,17 @@ share() {
   echo $((seconds < $(timeout_left) ? seconds : $(timeout_left)))
 }
 
-# keep NUMBER STATUS SECONDS PASSED FAILED SKIPPED: no half of it is left where the run is killed.
-keep() {
+# note NUMBER STATUS SECONDS PASSED FAILED SKIPPED: no half of it is left where the run is killed.
+note() {
   printf '%s\n' "${names[$1]}" "$(fingerprint "${commands[$1]}")" "${@:2}" >"$build/parts/new"
   mv "$build/parts/new" "$build/parts/$1"
-  python3 tests/gpu/report.py after "$build" "$results"
+}
+keep() { note "$@" && python3 tests/gpu/report.py after "$build" "$results"; }
+# keep_rows NUMBER: what it has measured, unless an earlier run had the time for more.
+keep_rows() {
+  local rows=$build/parts/$1.jsonl
+  [[ -f $rows.new ]] || return
+  if [[ ! -f $rows ]] || (($(wc -l <"$rows.new") >= $(wc -l <"$rows"))); then mv "$rows.new" "$rows"; else rm "$rows.new"; fi
 }
 
 stopped= # this script is told to end
@@ -59,27 +65,24 @@ run_command() {
 
 # run_part NUMBER: sets $status, and adds to $passed, $failed and $skipped.
 run_part() {
-  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log rows=$build/parts/$1.jsonl counts=(0 0 0)
+  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log counts=(0 0 0) told
   printf '\n==== %s: %s\n' "${names[number]}" "${commands[number]:-${reasons[number]}}"
   if [[ -z ${commands[number]} ]]; then
     status=skipped counts=(0 0 1)
   else
-    rm -f "$rows.new"
-    known "$number" || rm -f "$rows"
-    exec {printed}> >(exec python3 tests/gpu/keep_end.py "$log" ${results:+"$results/current.txt"})
+    known "$number" || note "$number" unfinished 0 0 0 0
+    exec {printed}> >(exec python3 tests/gpu/keep_end.py "$build" "$number" "$results")
     reader=$!
-    MEASUREMENTS=$rows.new run_command "$number" >&"$printed" 2>&1
+    MEASUREMENTS=$build/parts/$number.jsonl.new run_command "$number" >&"$printed" 2>&1
     code=$?
     printf '\0over\0' >&"$printed" # a process that is left may hold the pipe open
     exec {printed}>&-
     wait "$reader"
-    [[ $stopped ]] && exit 143 # current.txt has what the part has printed
-    # What an earlier run measured stays where this one had less time.
-    if [[ -f $rows.new ]] && { [[ ! -f $rows ]] || (($(wc -l <"$rows.new") >= $(wc -l <"$rows"))); }; then
-      mv "$rows.new" "$rows"
-    fi
-    if [[ $(<"$log") =~ ([0-9]+)\ passed,\ ([0-9]+)\ failed,\ ([0-9]+)\ skipped ]]; then
-      counts=("${BASH_REMATCH[@]:1:3}")
+    [[ $stopped ]] && exit 143 # the reader has written what the part has printed and measured
+    keep_rows "$number"
+    told=$(grep -aoE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$log" | tail -1)
+    if [[ $told ]]; then
+      mapfile -t counts < <(grep -oE '[0-9]+' <<<"$told")
     elif ((code == 0)); then
       counts=(1 0 0) # something was measured
     elif ((code == 77)); then
@@ -119,10 +122,11 @@ run_parts() {
   mkdir -p "$build/parts"
   printf '%s\n' "${names[@]}" >"$build/parts/names"
   python3 tests/gpu/report.py begin "$build" "$nvcc" "$nccl" "$sanitizer_program" "$from" || exit 1
-  # What has taken its share before comes last, or a part that hangs would keep others from the budget.
+  # What has taken its share before comes last, or a part that hangs would keep others from the budget. Where a call was
+  # killed, what the part has measured that was running stays until there is more.
   for number in "${!names[@]}"; do
     if tried "$number"; then again+=("$number"); else fresh+=("$number"); fi
-    kept "$number" || tried "$number" || rm -f "$build/parts/$number"{,.log,.jsonl}
+    if known "$number"; then keep_rows "$number"; else rm -f "$build/parts/$number"{,.log,.jsonl,.jsonl.new}; fi
   done
   for number in "${fresh[@]}" "${again[@]}"; do
     if kept "$number"; then

@@ -7,8 +7,9 @@
 
 BUILD/parts/names has the parts' names, a line each. BUILD/parts/0, 1, ... hold name, fingerprint, status, seconds, and
 tests passed, failed and skipped, a line each; BUILD/parts/0.log and so on what the parts printed, 0.jsonl what they
-measured, an object of JSON a line. NVCC and SANITIZER are programs and NCCL is its folder. RESULTS is the results.json
-of an earlier run, from which the parts come back. "" where there is none.
+measured, an object of JSON a line, and 0.jsonl.new what one that is running has measured so far. NVCC and SANITIZER are
+programs and NCCL is its folder. RESULTS is the results.json of an earlier run, from which the parts come back. "" where
+there is none.
 """
 import datetime
 import importlib.metadata
@@ -58,6 +59,7 @@ def measured(numbers):
 
 
 def parts(build):
+    """As they are, and were left where one is in its middle or was killed there."""
     for number, name in enumerate((build / "parts/names").read_text().splitlines()):
         state = build / "parts" / str(number)
         if not state.is_file():
@@ -67,7 +69,7 @@ def parts(build):
         _, fingerprint, status, *counts = state.read_text().splitlines()
         part = {"name": name, "fingerprint": fingerprint, "status": status}
         part |= zip(("seconds", "passed", "failed", "skipped"), map(int, counts))
-        part["numbers"] = measured(state.with_suffix(".jsonl"))
+        part["numbers"] = max((measured(state.with_suffix(end)) for end in (".jsonl", ".jsonl.new")), key=len)
         part["output"] = printed(state.with_suffix(".log")).splitlines()
         yield part
 
@@ -161,14 +163,15 @@ def fitting(write, results):
         most //= 2
 
 
-def after(build, folder):
+def after(build, folder, running=False):
+    """running: a part is in its middle, and writes what it prints to current.txt."""
     results = json.loads((build / "machine.json").read_text()) | {"parts": list(parts(build))}
     files = {"results.json": fitting(lambda those: json.dumps(those, indent=1) + "\n", results),
              "bars.txt": shown(bars.page, results), "log.txt": fitting(log, results)}
     for name, text in files.items():
         for place in filter(None, (str(build), folder)):
             replace(pathlib.Path(place) / name, text)
-    if folder:
+    if folder and not running:
         (pathlib.Path(folder) / "current.txt").unlink(missing_ok=True)
 
 

@@ -406,26 +406,31 @@ echo 3 passed, 0 failed, 1 skipped
         out = self.write("out/here", "").parent
         options = ["--build", str(self.build), "--no-sanitizer", "--nodes", "1"]
         environment = {**os.environ, "FAKE": str(self.fake), "PATH": f"{self.fake}/bin:{os.environ['PATH']}"}
-        self.write("ranks_gpu", "touch $FAKE/began; sleep 600\n")
+        # It ends in the middle of a row.
+        self.write("ranks_gpu", note(LAYER) + note(LAYER | {"tokens": 1}) + "printf '{\"layer' >>$MEASUREMENTS; sleep 600\n")
         first = subprocess.Popen(["bash", str(ROOT / "tests/gpu/first_call.sh"), *options], start_new_session=True,
                                  env={**environment, "OUT": str(out)}, stdout=subprocess.DEVNULL)
         end = time.monotonic() + 120
-        while not (self.fake / "began").exists() and time.monotonic() < end:
+        while not (out / "bars.txt").exists() or "S1" not in (out / "bars.txt").read_text():
+            self.assertLess(time.monotonic(), end)
             time.sleep(0.1)
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
         results = json.loads((out / "results.json").read_text())
         self.assertEqual([part["status"] for part in results["parts"][:3]], ["passed", "passed", "unfinished"])
         self.assertIn(PACK, results["parts"][1]["numbers"])
+        measured = [LAYER, LAYER | {"tokens": 1}]
+        self.assertEqual(results["parts"][2]["numbers"], measured)
         self.assertIn("permute, 8192 tokens", (out / "bars.txt").read_text())
         self.assertIn("3 passed, 0 failed, 1 skipped", (out / "log.txt").read_text())
-        self.assertLessEqual({path.name for path in out.iterdir()},
+        self.assertLessEqual({path.name.removesuffix(".new") for path in out.iterdir()},
                              {"here", "results.json", "bars.txt", "log.txt", "current.txt"})
 
         handed = self.fake / "handed.json"
         (out / "results.json").rename(handed)
         shutil.rmtree(self.build / "parts")
-        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n")
+        # What it measures less than before is not what counts.
+        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n" + note(LAYER))
         second = subprocess.run(["bash", str(ROOT / "tests/gpu/second_call.sh"), str(handed), *options],
                                 env={**environment, "OUT": str(out)}, capture_output=True, text=True)
         self.assertEqual(second.returncode, 0, second.stdout + second.stderr)
@@ -434,6 +439,7 @@ echo 3 passed, 0 failed, 1 skipped
         results = json.loads((out / "results.json").read_text())
         self.assertLessEqual({part["status"] for part in results["parts"]}, {"passed", "skipped"})
         self.assertIn(PACK, results["parts"][1]["numbers"])
+        self.assertEqual(results["parts"][2]["numbers"], measured)
         for program in ("kernels_gpu", "bench_gpu", "ranks_gpu"):
             self.assertEqual((self.build / program).stat().st_mtime_ns, made[program])
 
