@@ -59,15 +59,18 @@ class Bar:
         self.ratio = ratio if ratio is not None else beside / us if beside and us else None
         self.limit, self.keeps = limit, keeps
 
+    def state(self):
+        if self.keeps is not None:
+            return "kept" if self.keeps else "MISSED"
+        return "not measured" if self.us is None else "nothing beside it" if self.limit else ""
+
     def line(self):
         def number(value, digits):
             return f"{value:.{digits}f}" if value is not None else "-"
 
         times = self.us / self.floor if self.floor and self.us is not None else None
-        unknown = "not measured" if self.us is None else "nothing beside it" if self.limit else ""
-        state = {True: "kept", False: "MISSED", None: unknown}[self.keeps]
         return (f"{self.letter:4}{self.what:44}{number(self.us, 1):>11}{number(self.floor, 1):>11}{number(times, 2):>9}"
-                f"{number(self.beside, 1):>11} {self.by:22}{number(self.ratio, 2):>7}  {self.limit:16}{state}".rstrip())
+                f"{number(self.beside, 1):>11} {self.by:22}{number(self.ratio, 2):>7}  {self.limit:16}{self.state()}".rstrip())
 
 
 HEAD = (f"{'':4}{'':44}{'us':>11}{'floor, us':>11}{'x floor':>9}{'beside, us':>11} {'which is':22}{'ratio':>7}  "
@@ -173,9 +176,13 @@ def head(results, figures):
 
 
 def summary(results):
-    """The bars alone."""
+    """The bars alone. Those with nothing beside them are not kept: nobody has measured what they are held against."""
     figures = Figures(results)
-    return "\n".join([head(results, figures), HEAD, *(bar.line() for bar in bars(figures)), ""])
+    all_bars = list(bars(figures))
+    states = [bar.state() for bar in all_bars if bar.limit]
+    kept, missed = states.count("kept"), states.count("MISSED")
+    return "\n".join([head(results, figures), HEAD, *(bar.line() for bar in all_bars),
+                      f"bars: {kept} kept, {missed} missed, {len(states) - kept - missed} not measured", ""])
 
 
 def page(results):

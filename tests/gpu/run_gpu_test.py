@@ -60,6 +60,7 @@ class Pages(unittest.TestCase):
                           "parts": [{"numbers": [LAYER, PACK | {"kernel": "expert product"}]}]})
         self.assertRegex(page, "e +expert product, 8192 tokens, E=64 .* >= 1 +nothing beside it\n")
         self.assertRegex(page, "f +S1 forward, 8192 tokens, E=64 .* >= 1 +nothing beside it\n")
+        self.assertRegex(page, "\nbars: 0 kept, 0 missed, [0-9]+ not measured\n")
 
     def test_resources_of_all_kernels_are_listed_launched_or_not(self):
         launched = [{"choose<bfloat16>": (256, 1024 * experts, 4)} for experts in (8, 16)] + [{}]
@@ -187,6 +188,8 @@ class RunGpu(unittest.TestCase):
         self.assertEqual(parts["kernels, measured"]["numbers"], 8 * [PACK])
         self.assertIn("17 GB/s", parts["kernels, measured"]["output"])
         self.assertEqual(parts["layer, measured"]["numbers"], [LAYER])
+        # Here is nothing beside it.
+        self.assertEqual([parts["layer, measured"][what] for what in ("status", "passed", "skipped")], ["passed", 1, 1])
         page = (self.build / "bars.txt").read_text()
         self.assertRegex(page, "a +permute, 8192 tokens, E=64 .* 0.90  >= 0.85 copies +kept\n")
         self.assertRegex(page, "f +S1 forward, 8192 tokens, E=64 +7500.0 ")
