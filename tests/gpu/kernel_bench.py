@@ -38,6 +38,13 @@ class Problem:
         tokens = self.rows(self.count)
         yield "index_select", lambda turn: tokens[turn].index_select(0, self.index)
 
+    def pack(self, back):
+        """[peers][experts] blocks to [experts][peers], or back, as tests/gpu/bench/layouts.cc has them."""
+        peers, local = 8, self.experts // 8
+        sizes = (local, peers) if back else (peers, local)
+        blocks = [rows.view(*sizes, -1, self.width) for rows in self.rows(self.experts * (self.count // self.experts + 1))]
+        yield "transpose, contiguous", lambda turn: blocks[turn].transpose(0, 1).contiguous()
+
     def add(self, weighted):
         rows = self.rows(self.entries)
         weights = self.torch.full((self.entries, 1), 1 / self.choices, device=self.device, dtype=self.torch.bfloat16)
@@ -70,9 +77,10 @@ class Problem:
 
         yield "multiply, sum", work
 
-    def router(self):
+    def router(self, matrices=1):
+        """matrices: 2 for the noisy gate, side by side here."""
         tokens = self.rows(self.count)
-        gates = [self.torch.rand(self.width, self.experts, device=self.device, dtype=self.torch.bfloat16)
+        gates = [self.torch.rand(self.width, matrices * self.experts, device=self.device, dtype=self.torch.bfloat16)
                  for _ in range(self.turns)]
         yield "matmul, bfloat16", lambda turn: tokens[turn] @ gates[turn]
 
@@ -237,6 +245,7 @@ class Problem:
 
 RIVALS = {
     "permute": Problem.select, "gathering listed rows": Problem.select, "copying rows by lists": Problem.select,
+    "pack": lambda problem: problem.pack(False), "unpack": lambda problem: problem.pack(True),
     "un-permute": lambda problem: problem.add(True), "adding listed rows": lambda problem: problem.add(True),
     "adding rows by lists": lambda problem: problem.add(True),
     "permute backward": lambda problem: problem.add(False), "gathering backward": lambda problem: problem.add(False),
@@ -244,7 +253,8 @@ RIVALS = {
     "weighing gradients": Problem.weigh_backward, "gate backward": Problem.router_backward,
     "differentiating softmax": Problem.differentiate_softmax, "experts backward": Problem.grouped_backward,
     "placing, softmax": Problem.place, "placing, expertChoice": Problem.place_by_experts,
-    "router product": Problem.router, "choosing": Problem.choose, "choosing by softmax": Problem.choose_by_softmax,
+    "router product": Problem.router, "router product, noisy": lambda problem: problem.router(2),
+    "choosing": Problem.choose, "choosing by softmax": Problem.choose_by_softmax,
     "listing by expert": Problem.list, "expert product": lambda problem: problem.grouped(1),
     "experts": lambda problem: problem.grouped(2), "quantise": Problem.quantise, "dequantise": Problem.dequantise,
     "adding 8 terms": Problem.sum,

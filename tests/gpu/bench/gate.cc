@@ -34,7 +34,7 @@ class Problem {
         turns_(bench.turnsOf(static_cast<std::size_t>(productBytes()))),
         input_(turns_, elementBytes_ * sizes_.tokens * sizes_.embedding),
         weights_(turns_, elementBytes_ * sizes_.embedding * sizes_.experts),
-        noise_(1, elementBytes_ * sizes_.embedding * sizes_.experts),
+        noise_(noisy() ? turns_ : 1, elementBytes_ * sizes_.embedding * sizes_.experts),
         logits_(turns_, sizes_.tokens * gates::logitsPerToken(config_)),
         memory_(gate_.workspaceBytes()),
         sums_(std::vector<double>(static_cast<std::size_t>(gates::sumsSize(config_)))),
@@ -46,9 +46,10 @@ class Problem {
         used_(static_cast<std::size_t>(sizes_.experts)),
         slots_(chosen_.size()) {}
 
-  void product() {
-    const double flops = 2 * static_cast<double>(sizes_.tokens * sizes_.embedding) * sizes_.experts;
-    bench_.measure({"router product", sizes_, productBytes(), flops}, turns_,
+  void product(const std::string& name) {
+    const double flops = 2 * static_cast<double>(sizes_.tokens * sizes_.embedding) *
+                         static_cast<double>(gates::logitsPerToken(config_));
+    bench_.measure({name, sizes_, productBytes(), flops}, turns_,
                    [&](int turn, cudaStream_t stream) {
                      gate_.computeLogits(parameters(turn), part(turn), logits_.of(turn), stream);
                    });
@@ -100,16 +101,19 @@ class Problem {
   }
 
  private:
+  bool noisy() const { return config_.kind == gates::Kind::noisy; }
   double productBytes() const {
-    return static_cast<double>(elementBytes_) *
-               static_cast<double>((sizes_.tokens + sizes_.experts) * sizes_.embedding) +
-           8 * static_cast<double>(sizes_.tokens) * sizes_.experts;
+    const std::int64_t logits = gates::logitsPerToken(config_);
+    return static_cast<double>(elementBytes_ * (sizes_.tokens + logits) * sizes_.embedding +
+                               8 * sizes_.tokens * logits);
   }
   double choiceBytes() const {
     return 8.0 * static_cast<double>(sizes_.tokens) *
            static_cast<double>(gates::logitsPerToken(config_) + sizes_.choices);
   }
-  gates::Parameters<void> parameters(int turn) { return {weights_.of(turn), noise_.of(0)}; }
+  gates::Parameters<void> parameters(int turn) {
+    return {weights_.of(turn), noise_.of(noisy() ? turn : 0)};
+  }
   // Random, as in training.
   gates::Part<void> part(int turn) { return {input_.of(turn), sizes_.tokens, 0, gates::Draw{}}; }
   std::span<std::byte> space() { return {memory_.data(), memory_.size()}; }
@@ -158,6 +162,7 @@ void rulesOf(Bench& bench, const Named& kind, Sizes sizes) {
   gates::Config config = configOf(kind.kind, sizes);
   {
     Problem problem(bench, config);
+    if (kind.kind == gates::Kind::noisy) problem.product("router product, noisy");
     // gate() has softmax's and sigmoid's.
     if (kind.kind == gates::Kind::noisy || kind.kind == gates::Kind::gshard ||
         kind.kind == gates::Kind::expertChoice)
@@ -187,7 +192,7 @@ void gate(Bench& bench) {
       const Sizes sizes{tokens, bench.embedding(), experts, Bench::kChoices};
       {
         Problem problem(bench, configOf(gates::Kind::sigmoid, sizes));
-        problem.product();
+        problem.product("router product");
         problem.choose("choosing");
         problem.allAfterLogits();
         if (tokens == bench.training()) problem.backward("gate backward");
@@ -199,7 +204,7 @@ void gate(Bench& bench) {
 
 void rules(Bench& bench) {
   for (const std::int32_t experts : bench.experts())
-    for (const std::int64_t tokens : {bench.decoding().back(), bench.training()})
+    for (const std::int64_t tokens : bench.tokens())
       for (const Named& kind : kKinds)
         rulesOf(bench, kind, {tokens, bench.embedding(), experts, Bench::kChoices});
 }

@@ -1,4 +1,4 @@
-#include <span>
+#include <utility>
 
 #include "kernels/copy.h"
 #include "kernels/permute.h"
@@ -46,36 +46,37 @@ void places(Bench& bench, const Sizes& sizes) {
   });
 }
 
-// [peers][experts][tokens] to [experts][peers][tokens]: what lies between two steps of an
-// exchange; and zeroes where places are unused, half of them.
+// [peers][experts][tokens] to [experts][peers][tokens], which lies between two steps of an
+// exchange, and back; and zeroes where places are unused, half of them.
 void blocks(Bench& bench, const Sizes& sizes) {
-  constexpr std::int64_t kPeers = 8, kLocal = 8;
-  const std::int64_t tokens = sizes.tokens / (kPeers * kLocal) + 1;
+  constexpr std::int32_t kPeers = 8;
+  const std::int32_t local = sizes.experts / kPeers;
+  const std::int64_t tokens = sizes.tokens / sizes.experts + 1;
   const std::size_t rowBytes = static_cast<std::size_t>(sizes.embedding) * kElement;
   const std::size_t block = static_cast<std::size_t>(tokens) * rowBytes;
-  const double moved = 2 * static_cast<double>(kPeers * kLocal) * static_cast<double>(block);
-  Turns<std::byte> from(1, kPeers * kLocal * tokens * static_cast<std::int64_t>(rowBytes));
-  Turns<std::byte> to(1, kPeers * kLocal * tokens * static_cast<std::int64_t>(rowBytes));
-  std::vector<BlockCopy> copies;
-  for (std::int64_t expert = 0; expert < kLocal; ++expert)
-    copies.push_back({to.of(0) + expert * kPeers * static_cast<std::int64_t>(block),
-                      static_cast<std::ptrdiff_t>(block),
-                      from.of(0) + expert * static_cast<std::int64_t>(block),
-                      static_cast<std::ptrdiff_t>(kLocal * block), block, kPeers});
-  const auto move = [&](int, cudaStream_t stream) { moeccl::cuda::copyBlocks(copies, stream); };
-  bench.measure({"pack", sizes, moved}, 1, move);
-  for (BlockCopy& copy : copies)
-    copy = {const_cast<std::byte*>(copy.src),
-            copy.srcStride,
-            copy.dst,
-            copy.dstStride,
-            copy.bytes,
-            copy.count};
-  bench.measure({"unpack", sizes, moved}, 1, move);
-  Device<std::int64_t> used(std::vector<std::int64_t>(kLocal, kPeers * tokens / 2));
-  bench.measure({"clear unused", sizes, moved / 4}, 1, [&](int, cudaStream_t stream) {
-    moeccl::cuda::clearUnused(used.data(), 1, kLocal, kPeers * tokens, rowBytes, kPeers * tokens,
-                              to.of(0), stream);
+  const std::int64_t all = sizes.experts * static_cast<std::int64_t>(block);
+  const double moved = 2 * static_cast<double>(all);
+  const int turns = bench.turnsOf(static_cast<std::size_t>(moved));
+  Turns<std::byte> from(turns, all), to(turns, all);
+  const auto rows = static_cast<std::ptrdiff_t>(block);
+  std::vector<std::vector<BlockCopy>> packed(static_cast<std::size_t>(turns)), unpacked = packed;
+  for (int turn = 0; turn < turns; ++turn)
+    for (std::int64_t expert = 0; expert < local; ++expert) {
+      const auto at = static_cast<std::size_t>(turn);
+      std::byte* const byPeer = from.of(turn) + expert * rows;
+      std::byte* const byExpert = to.of(turn) + expert * kPeers * rows;
+      packed[at].push_back({byExpert, rows, byPeer, local * rows, block, kPeers});
+      unpacked[at].push_back({byPeer, local * rows, byExpert, rows, block, kPeers});
+    }
+  for (const auto& [name, copies] : {std::pair{"pack", &packed}, std::pair{"unpack", &unpacked}})
+    bench.measure({name, sizes, moved}, turns, [all = copies](int turn, cudaStream_t stream) {
+      moeccl::cuda::copyBlocks((*all)[static_cast<std::size_t>(turn)], stream);
+    });
+  Device<std::int64_t> used(
+      std::vector<std::int64_t>(static_cast<std::size_t>(local), kPeers * tokens / 2));
+  bench.measure({"clear unused", sizes, moved / 4}, turns, [&](int turn, cudaStream_t stream) {
+    moeccl::cuda::clearUnused(used.data(), 1, local, kPeers * tokens, rowBytes, kPeers * tokens,
+                              to.of(turn), stream);
   });
 }
 
@@ -85,9 +86,11 @@ void layouts(Bench& bench) {
   std::vector<std::int64_t> tokens = bench.tokens();
   if (!bench.quick()) tokens.push_back(4096);
   for (const std::int32_t experts : bench.experts())
-    for (const std::int64_t count : tokens)
-      places(bench, {count, bench.embedding(), experts, Bench::kChoices});
-  blocks(bench, {bench.training(), bench.embedding(), 64, Bench::kChoices});
+    for (const std::int64_t count : tokens) {
+      const Sizes sizes{count, bench.embedding(), experts, Bench::kChoices};
+      places(bench, sizes);
+      blocks(bench, sizes);
+    }
 }
 
 }  // namespace moeccl::gpu
