@@ -207,7 +207,7 @@ if [[ $budget ]]; then
   measure_layer layer 80
   measure_kernels rows 50 lists rows latency
   has_nodes 1 && test_ranks 1 60
-  measure_ranks executor 40 executor 2
+  measure_ranks executor 60 executor 2
   measure_ranks "route step" 30 routeStep 1
   has_nodes 2 && test_ranks 2 60 --quick
 fi
@@ -215,7 +215,7 @@ test_kernels kernels 150
 if [[ $budget ]]; then
   check_kernels racecheck 60
   measure_layer "layer, compiled" 120 --compiled
-  measure_kernels rules 50 rules
+  measure_kernels rules 60 rules
   count_kernels 60
   has_nodes 2+2 && test_ranks 2+2 90 --quick
 else
