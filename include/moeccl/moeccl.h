@@ -2,24 +2,25 @@
  *
  * Conventions, the same for every function:
  *  1. Every function returns moecclResult_t, but for moecclGetErrorString and moecclGetLastError.
- *     On failure moecclGetLastError says which argument, rank, peer and phase, and what would be
+ *     On failure moecclGetLastError names the argument, rank, peer and phase, and what would be
  *     right.
- *  2. Handles are opaque. Who creates one destroys it. A communicator must outlive its streams'
+ *  2. Handles are opaque. Whoever creates one destroys it. A communicator must outlive its streams'
  *     work, its splits may outlive it. A handle that was destroyed or never made is
  *     moecclInvalidArgument, unless a newer one has its address. After fork() a child's calls with
  *     its parent's handles are moecclInvalidUsage, do nothing, and free nothing.
  *  3. Wrong arguments are found before anything is sent; the communicator stays usable. Functions
  *     that make a communicator, grid, route, pass or layer tell the other ranks, which then get
- *     moecclRemoteError; all stays usable there too. CreateSubset and CommInit do not.
+ *     moecclRemoteError; their communicators stay usable too. CreateSubset and CommInit do not.
  *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
- *     the same order, whether on streams or not. Where they do not, all ranks that call get
+ *     the same order, whether on streams or not. If calls differ, all ranks that call get
  *     moecclRemoteError within about a second, and the text has both calls (but see 9). Calls on
  *     one communicator come from one thread at a time.
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
- *     returns at once, buffers belong to the library until the stream has been synchronised.
- *     Complete: its peers need nothing more of this rank, which may compute or wait in MPI.
- *     At most 256 calls of a communicator can be unfinished; one more waits for the oldest.
+ *     returns at once, and buffers belong to the library until the stream has been synchronised.
+ *     When a call is complete its peers need nothing more of this rank, which may compute or wait
+ *     in MPI. At most 256 calls of a communicator can be unfinished; the next one waits for the
+ *     oldest.
  *  7. Once a collective has failed (moecclRemoteError, moecclTimeout, moecclSystemError), every
  *     later call on that communicator returns the same error; only GetFailedRanks, Revoke, Shrink,
  *     Abort and Destroy remain. A rank that fails by itself tells the others by moecclCommRevoke.
@@ -32,15 +33,15 @@
  *     collective enqueues its work on the stream and returns, on the NULL stream too. It runs over
  *     NCCL and obeys its rules. Calls of several communicators of a device come in the same order
  *     on all ranks. None comes inside the caller's ncclGroupStart and End: data would be wrong.
- *     Calls are compared where one stands still for 0.3 s: where they differ all ranks get
- *     moecclRemoteError, from moecclCommGetAsyncError too, and what is enqueued is aborted. Not
- *     compared are counts of an all-to-all-v, and calls from the first on that a rank has captured.
- *     Of other failures ask moecclCommGetAsyncError, and abort. The first call of a kind, and one
- *     with the first message between two ranks, may wait for other ranks, for timeoutMs at most.
- *     After it the same call can be captured into a CUDA graph. That must not run beside other work
- *     of its communicators, and ends before they do: while it exists Destroy returns
- *     moecclInvalidUsage. To make one takes a usable driver (else UnhandledCudaError), NCCL 2.18 or
- *     later (SystemError), and a library built with CUDA (InvalidUsage).
+ *     Ranks compare their calls if one makes no progress for 0.3 s. If they differ, all ranks get
+ *     moecclRemoteError, from moecclCommGetAsyncError too, and enqueued work is aborted. Counts of
+ *     an all-to-all-v are not compared, nor are calls from the first on that a rank has captured.
+ *     moecclCommGetAsyncError tells of other failures; abort then. The first call of a kind, and
+ *     one with the first message between two ranks, may wait for other ranks, for timeoutMs at
+ *     most. After it the same call can be captured into a CUDA graph. The graph must not run beside
+ *     other work of its communicators, and ends before they do: while it exists Destroy returns
+ *     moecclInvalidUsage. A GPU communicator takes a usable driver (else UnhandledCudaError), NCCL
+ *     2.18 or later (SystemError), and a library built with CUDA (InvalidUsage).
  */
 #ifndef MOECCL_MOECCL_H_
 #define MOECCL_MOECCL_H_
@@ -99,9 +100,9 @@ typedef enum {
 } moecclDataType_t;
 
 /* How a reduction combines elements. Values up to moecclAvg are NCCL's. The maximum or minimum of
- * numbers and a NaN is NaN. The average is the sum, divided by the number of ranks when all terms
- * are in it; integers are rounded towards zero. Bitwise operators are for integers: InvalidArgument
- * with floats. */
+ * numbers and a NaN is NaN. The average is the complete sum, divided by the number of ranks;
+ * integers are rounded towards zero. Bitwise operators are for integers: InvalidArgument with
+ * floats. */
 typedef enum {
   moecclSum = 0,
   moecclProd = 1,
@@ -121,7 +122,7 @@ typedef struct moecclEvent* moecclEvent_t;
  * cudaStream_t; NULL is the legacy default stream. */
 typedef void* moecclStream_t;
 
-/* Where the buffers of a communicator's collectives are. */
+/* The memory that holds the buffers of a communicator's collectives. */
 typedef enum {
   moecclMemoryHost = 0,
   moecclMemoryCuda = 1, /* on the CUDA device that is current when a rank joins */
@@ -143,14 +144,13 @@ typedef struct {
   /* 1: a thread of the library progresses this communicator and its splits, so that work on streams
    * advances while the caller computes. 0: streams advance inside Query and Synchronize. */
   int progressThread;
-  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread then means nothing. A split
-   * has its parent's. */
+  /* moecclMemoryCuda: a GPU communicator, see 9 above; progressThread is then ignored. A split has
+   * its parent's. */
   moecclMemory_t memory;
-  /* How long a rank waits in a call without any of its messages coming or leaving whole before it
-   * gives up with moecclTimeout: longer than the largest message takes. Also the time that all
-   * ranks have to arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT
-   * (milliseconds) overrides it.
-   */
+  /* How long a call waits while none of its messages comes or leaves whole, before it returns
+   * moecclTimeout. It must be longer than the largest message takes. Also the time that all ranks
+   * have to arrive in CommInit. 0: 300000. Negative: wait for ever. MOECCL_TIMEOUT (milliseconds)
+   * overrides it. */
   int64_t timeoutMs;
   /* Fixed algorithms, for instance "alltoall=hierarchical;allgather=ring"; NULL or "": automatic.
    * MOECCL_ALGO overrides it, per collective. */
@@ -158,14 +158,15 @@ typedef struct {
   /* Ranks with equal nodeId share a node; NULL: found out from the host. MOECCL_NODE_ID overrides
    * it. */
   const char* nodeId;
-  /* How long the host of another rank may not answer before its ranks count as dead: also while
-   * they are in no call, and whatever they do. A process that ends is noticed at once. 0: 3000.
-   * Negative: hosts are trusted. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has
-   * its parent's. */
+  /* How long the host of another rank may be silent before its ranks count as dead, whether they
+   * are in a call or not. A process that ends is noticed at once. 0: 3000. Negative: a silent host
+   * is never taken for dead. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has its
+   * parent's. */
   int64_t failureDetectionMs;
   /* Called with idleContext by the thread that waits in a call of this communicator or of a split:
-   * again and again, with a progress thread every 100 ms. It can progress what peers wait for, such
-   * as MPI. Of moeccl it may call Revoke alone. NULL: none. Host communicators only. */
+   * again and again, with a progress thread every 100 ms. It can progress other libraries that
+   * peers wait for, such as MPI. It may call no function of moeccl but Revoke. NULL: none. Host
+   * communicators only. */
   void (*idle)(void* context);
   void* idleContext;
 } moecclConfig_t;
@@ -179,23 +180,23 @@ typedef struct {
 
 /* -------------------------------------------------------------------------------------- errors */
 
-/* *version: MOECCL_VERSION of the library that is linked. */
+/* *version: MOECCL_VERSION of the linked library. */
 MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
 /* The text of the last error of `comm`. With NULL, or a communicator that no longer lives, it is
- * this thread's. There are the errors of functions that have no communicator yet, and why the last
- * one that it aborted or destroyed had failed. "" when there was none. Valid until the next call on
- * `comm`, or on this thread. */
+ * this thread's. That is of a function without a communicator, or says why the last communicator
+ * that the thread aborted or destroyed had failed. "" if there was none. Valid until the next call
+ * on `comm`, or on this thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* ------------------------------------------------------------------------------- communicators */
 
-/* Makes an id and opens the rendezvous that it names in the calling process, which must be one of
- * the ranks (or stay alive until all have joined). Hand the 128 bytes to every rank by any means.
- * An id serves one communicator; joining with it again is a SystemError, or InvalidUsage while the
- * first is still being made. Only a process that holds the id is let in. Errors: InvalidArgument
- * (uniqueId NULL), SystemError (no socket could be opened). */
+/* Makes an id and opens its rendezvous in the calling process, which must be one of the ranks (or
+ * stay alive until all have joined). Hand the 128 bytes to every rank by any means. An id serves
+ * one communicator; joining with it again is a SystemError, or InvalidUsage while the first is
+ * still being made. Only processes with the id can join. Errors: InvalidArgument (uniqueId NULL),
+ * SystemError (no socket could be opened). */
 MOECCL_API moecclResult_t moecclGetUniqueId(moecclUniqueId* uniqueId);
 
 /* Joins a communicator of `nRanks` ranks. Collective; returns when all ranks have joined.
@@ -211,15 +212,16 @@ MOECCL_API moecclResult_t moecclCommInitRankConfig(moecclComm_t* comm, int nRank
                                                    const moecclConfig_t* config);
 
 /* Joins the communicator of all processes that a launcher has started, or of this process alone
- * where none has. Collective. Which rank the process is, of how many, and how ranks find each other
- * is read from the environment: variables of torchrun, mpirun (Open MPI, MPICH, Intel MPI), srun,
- * and MOECCL_RANK, MOECCL_NRANKS, MOECCL_ID_FILE for any other (ENVIRONMENT.md, "Launchers"). A
- * rank that waits for more than two seconds says on stderr for whom. config NULL: defaults. Errors:
- * as moecclCommInitRank; InvalidArgument for a variable that is wrong or missing, Timeout for a
- * rank 0 that is not there. */
+ * without a launcher. Collective. The environment tells the rank, the number of ranks, and how they
+ * find each other: variables of torchrun, of mpirun (Open MPI, MPICH, Intel MPI) and of srun. For
+ * any other launcher set MOECCL_RANK, MOECCL_NRANKS and MOECCL_ID_FILE. Over TCP (MASTER_ADDR,
+ * MASTER_PORT) ranks share a secret, MOECCL_SECRET, or MOECCL_TRUSTED_NETWORK is 1
+ * (ENVIRONMENT.md, "Launchers"). A rank that waits for more than two seconds says on stderr for
+ * whom. config NULL: defaults. Errors: as moecclCommInitRank; InvalidArgument for a variable that
+ * is wrong or missing, Timeout for a rank 0 that is not there. */
 MOECCL_API moecclResult_t moecclCommInitEnv(moecclComm_t* comm, const moecclConfig_t* config);
 
-/* Any launcher's own all-gather: called by every rank in the same order; `recv` has room for nRanks
+/* Any launcher's own all-gather. Every rank calls it in the same order. `recv` has room for nRanks
  * times `bytes`, rank r's part at r * bytes. Returns 0 on success. Used only inside
  * moecclCommInitOob. */
 typedef struct {
@@ -233,19 +235,19 @@ MOECCL_API moecclResult_t moecclCommInitOob(moecclComm_t* comm, int nRanks, int 
                                             const moecclOob_t* oob, const moecclConfig_t* config);
 
 #define MOECCL_SPLIT_NOCOLOR (-1)
-/* Ranks with equal `color` form a communicator, ordered by `key`, then by rank. With
+/* Makes a communicator of the ranks with equal `color`, ordered by `key`, then by rank. With
  * MOECCL_SPLIT_NOCOLOR a rank takes part and gets *newComm = NULL. Collective over `comm`. config
- * NULL: the parent's (nodeId and progressThread are always the parent's). Of a communicator made by
- * CommInit, and all that come from it, 16384 can exist at a time; those that failed or were aborted
- * count too. Errors: InvalidArgument (comm or newComm NULL, color < -1), InvalidUsage (ranks of one
- * color disagree on the config; too many communicators), and those of moecclAllGather, by which the
- * ranks agree. */
+ * NULL: the parent's (nodeId and progressThread are always the parent's). A communicator made by
+ * CommInit and all that come from it can be 16384 at a time; failed and aborted ones count too.
+ * Errors: InvalidArgument (comm or newComm NULL, color < -1), InvalidUsage (ranks of one color
+ * disagree on the config; too many communicators), and those of moecclAllGather, by which the ranks
+ * agree. */
 MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
                                           moecclComm_t* newComm, const moecclConfig_t* config);
 
 /* Makes a communicator of ranks[nRanks], ranks of comm, in this order; the caller's is among them.
- * Collective over these alone: the others neither call nor wait. It uses the connections of comm.
- * Two subsets with the same ranks are made in the same order on all of them. config as in
+ * Collective over these alone: other ranks neither call nor wait. It uses the connections of comm.
+ * All ranks make two subsets of the same ranks in the same order. config as in
  * moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside comm or listed twice,
  * a list without the caller). InvalidUsage (members disagree on the config; too many communicators;
  * a GPU communicator). Those of moecclSend, by which the members agree. */
@@ -255,28 +257,27 @@ MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* r
 
 /* Makes a communicator of the ranks of comm that live, in their order, without those in
  * exclude[nExclude] (ranks of comm; NULL, 0: none). comm may have failed, and is left as it is;
- * abort or destroy it when its buffers are no longer needed. Collective over the ranks that remain,
- * which agree on one set. Left out is every rank that any of them knows to be lost, also one that
- * ends meanwhile. Lists may differ. The new communicator has connections of its own. A rank that is
- * excluded does not call, but may take part when comm is shrunk again. What a failed call has left
- * in its buffers is undefined; calls that completed are complete. config NULL: the settings of
- * comm. Errors: InvalidArgument. RemoteError (another thread has aborted comm). Timeout (a rank
- * that lives has not called within timeoutMs; all may call again). InvalidUsage (the others have
- * excluded this rank or cannot reach it, and have not called again with it within a second; or came
- * with another config). */
+ * abort or destroy it when its buffers are no longer needed. Collective over the ranks that remain.
+ * They agree on one set, without any rank that one of them knows to be lost, or that ends
+ * meanwhile. Their lists may differ. The new communicator has connections of its own. An excluded
+ * rank does not call, but may take part when comm is shrunk again. Buffers of failed calls are
+ * undefined; calls that completed are complete. config NULL: the settings of comm. Errors:
+ * InvalidArgument. RemoteError (another thread has aborted comm). Timeout (a rank that lives has
+ * not called within timeoutMs; all may call again). InvalidUsage (the others have excluded this
+ * rank or cannot reach it, and have not called again with it within a second; or came with another
+ * config). */
 MOECCL_API moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExclude,
                                            moecclComm_t* newComm, const moecclConfig_t* config);
 
-/* Frees a communicator; NULL is allowed. Collective: waits for what is queued on its streams.
- * A communicator and its splits share connections. Where it is the last of them that this rank has,
- * Destroy also waits, up to the timeout, until all ranks have destroyed their last. It is freed
- * whatever the result. Errors: Timeout (a rank did not come). */
+/* Frees a communicator; NULL is allowed. Collective: waits for the work on its streams. A
+ * communicator and its splits share connections. With the last of them Destroy also waits, up to
+ * the timeout, until all ranks have destroyed their last. It is freed whatever the result. Errors:
+ * Timeout (a rank did not come). */
 MOECCL_API moecclResult_t moecclCommDestroy(moecclComm_t comm);
-/* Frees a communicator without waiting for anybody: what Destroy would wait for goes on in a thread
- * of the library. For destructors. Where the process ends first, the other ranks take it for a rank
- * that has left: calls that it had completed, they complete too. Its streams must be empty or
- * destroyed. NULL is allowed. Errors: InvalidArgument, InvalidUsage (calls are unfinished; nothing
- * is freed). */
+/* Frees a communicator without waiting, for destructors: a thread of the library does the waiting
+ * of Destroy. If the process ends first, the other ranks take it for a rank that has left; they
+ * still complete the calls that it had completed. Its streams must be empty or destroyed. NULL is
+ * allowed. Errors: InvalidArgument, InvalidUsage (calls are unfinished; nothing is freed). */
 MOECCL_API moecclResult_t moecclCommRelease(moecclComm_t comm);
 /* Frees a communicator, from any state, without waiting for peers (but see 7 above); their pending
  * and later calls return moecclRemoteError. NULL is allowed. */
@@ -287,9 +288,9 @@ MOECCL_API moecclResult_t moecclCommAbort(moecclComm_t comm);
  * and has the first MOECCL_REVOKE_TEXT_BYTES bytes of `text` (UTF-8; NULL: no reason). Grids on
  * comm, and their routes, layers and passes, fail with it. Communicators that were split from comm,
  * or that comm was split from, go on, and so do its connections.
- * Local: it does not wait for anybody, and any thread may call it, also while another is in a call
- * of comm. If several ranks revoke comm at once, each rank gets the text of one of them. Revoking
- * again does nothing. A rank that computes is told in its next call.
+ * Local: it does not wait, and any thread may call it, also while another is in a call of comm. If
+ * several ranks revoke comm at once, each rank gets the text of one of them. Revoking again does
+ * nothing. A rank that computes gets the error in its next call.
  * To go on, all ranks call moecclCommShrink, which need not exclude anybody, and make grids, routes
  * and layers again on the new communicator. Errors: InvalidArgument. */
 #define MOECCL_REVOKE_TEXT_BYTES 300
@@ -299,15 +300,14 @@ MOECCL_API moecclResult_t moecclCommRevoke(moecclComm_t comm, const char* text);
 MOECCL_API moecclResult_t moecclCommGetAsyncError(moecclComm_t comm, moecclResult_t* asyncError);
 /* The ranks of comm that this rank knows to be lost: their process has ended, their host no longer
  * answers, or they have left by Abort. Local, and works from any state. Ranks are listed in the
- * order in which they became known here, so the list only grows; another rank may know others. In:
- * *nRanks ints of room at ranks, which may be NULL where there is none. Out: *nRanks, how many
- * there are; the first of them are stored, as far as there was room. */
+ * order in which they became known here, so the list only grows; another rank may know others.
+ * In: `ranks` has room for *nRanks ints; it may be NULL for 0. Out: *nRanks is the number of lost
+ * ranks, of which the first are stored, as far as there was room. */
 MOECCL_API moecclResult_t moecclCommGetFailedRanks(moecclComm_t comm, int* ranks, int* nRanks);
 
-/* Calls of comm that this rank makes from now on give up after timeoutMs instead of
- * config.timeoutMs. 0: what the config says. Negative: never. Local: set it before a call for a
- * timeout of that call. On GPU communicators it bounds what the call itself waits for (9 above),
- * and not the work that it enqueues. */
+/* Sets the timeout of this rank's later calls of comm, in place of config.timeoutMs. 0: that of the
+ * config. Negative: never. Local: set it before a call for a timeout of that call. On GPU
+ * communicators it bounds the waiting of the call itself (9 above), and not its enqueued work. */
 MOECCL_API moecclResult_t moecclCommSetTimeout(moecclComm_t comm, int64_t timeoutMs);
 
 MOECCL_API moecclResult_t moecclCommCount(moecclComm_t comm, int* nRanks);
@@ -318,8 +318,8 @@ MOECCL_API moecclResult_t moecclCommNodeOfRank(moecclComm_t comm, int rank, int*
 
 /* ------------------------------------------------------------------------------------- streams */
 
-/* Streams of host communicators. Those of GPU communicators are CUDA's, which has the functions for
- * them: none of these here may be given one. */
+/* Streams of host communicators. Those of GPU communicators are CUDA's, with CUDA's functions; the
+ * functions here do not take them. */
 
 /* A queue of collectives of `comm` and its relatives (the communicators that it was split from, or
  * that were split from it). Work on one stream runs in order, work on several streams at once.
@@ -328,71 +328,71 @@ MOECCL_API moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* 
 /* Advances the work and returns moecclSuccess when all of it is complete, moecclInProgress when
  * not, or the error that stopped it. Never waits. */
 MOECCL_API moecclResult_t moecclStreamQuery(moecclStream_t stream);
-/* Waits until all work is complete, or has failed. Errors of streams are told by
- * moecclGetLastError(NULL); work that other communicators have queued behind what failed is lost,
- * and they have failed too. */
+/* Waits until all work is complete, or has failed. moecclGetLastError(NULL) has the text of its
+ * errors. Other communicators' work that is queued behind a failed call is lost, and they have
+ * failed too. */
 MOECCL_API moecclResult_t moecclStreamSynchronize(moecclStream_t stream);
 /* Synchronises, then frees. NULL is allowed. */
 MOECCL_API moecclResult_t moecclStreamDestroy(moecclStream_t stream);
 
-/* Events mark places in streams of host communicators, as CUDA's do: so that a caller can wait for
- * one call alone. An event that was never recorded is complete. Errors of the work before a place
- * are those of its event. */
+/* Events mark places in streams of host communicators, as CUDA's do, so that a caller can wait for
+ * one call alone. An event that was never recorded is complete. An event has the errors of the work
+ * before its place. */
 
 MOECCL_API moecclResult_t moecclEventCreate(moecclEvent_t* event);
-/* The event stands for all work that is in the stream now, and no longer for what it was recorded
- * for before. On the NULL stream it is complete. */
+/* Makes the event stand for all work that is in the stream now, and no longer for earlier
+ * recordings. On the NULL stream it is complete. */
 MOECCL_API moecclResult_t moecclEventRecord(moecclEvent_t event, moecclStream_t stream);
 /* Advances the work and returns moecclSuccess when what was recorded is complete, moecclInProgress
  * when not, or the error that stopped it, whose text is moecclGetLastError(NULL)'s. Never waits. */
 MOECCL_API moecclResult_t moecclEventQuery(moecclEvent_t event);
 /* Waits until it is complete, or has failed. */
 MOECCL_API moecclResult_t moecclEventSynchronize(moecclEvent_t event);
-/* Calls callback(result, context) once, when what was recorded is complete (moecclSuccess) or has
- * failed. It does so now if that is so already, else by the thread that finds out, which may be the
- * library's. At
- * most one callback per recording. It may call moeccl, but not destroy, abort or release a
- * communicator. Errors: InvalidArgument, InvalidUsage (there is a callback already). */
+/* Calls callback(result, context) once, when the recorded work is complete (moecclSuccess) or has
+ * failed. It is called here if that is so already, else in the thread that finds out, which may be
+ * the library's. A recording has one callback at most. The callback may call moeccl, but not
+ * destroy, abort or release a communicator. Errors: InvalidArgument, InvalidUsage (there is a
+ * callback already). */
 typedef void (*moecclEventCallback_t)(moecclResult_t result, void* context);
 MOECCL_API moecclResult_t moecclEventSetCallback(moecclEvent_t event,
                                                  moecclEventCallback_t callback, void* context);
-/* Work that is queued on the stream from now on begins when the event is complete. Errors:
+/* Makes work that is queued on the stream from now on begin when the event is complete. Errors:
  * InvalidArgument (the event was recorded on a stream of a communicator that is no relative of this
  * one's). */
 MOECCL_API moecclResult_t moecclStreamWaitEvent(moecclStream_t stream, moecclEvent_t event);
-/* Does not wait: a callback that was set is still called. NULL is allowed. */
+/* Frees an event without waiting; its callback is still called. NULL is allowed. */
 MOECCL_API moecclResult_t moecclEventDestroy(moecclEvent_t event);
 
 /* ------------------------------------------------------------------------------------ messages */
 
-/* Between GroupStart and GroupEnd, which nest, a thread's collectives, sends and receives are only
- * noted: they begin at the last GroupEnd. Those on one stream then run at once instead of one after
- * another, and are complete together. So exchanges cannot deadlock, and several small calls (of one
- * buffer each) take little longer than one. On NULL GroupEnd returns when all are complete.
- * Arguments are checked when a call is made; buffers must stay until GroupEnd's work is complete.
- * Other functions that need other ranks must not be called in between. */
+/* Begins a group of calls. Between GroupStart and GroupEnd, which nest, a thread's collectives,
+ * sends and receives are only noted: they begin at the last GroupEnd. Those on one stream then run
+ * at once instead of one after another, and are complete together. So exchanges cannot deadlock,
+ * and several small calls (of one buffer each) take little longer than one. On NULL GroupEnd
+ * returns when all are complete. Arguments are checked when a call is made; buffers must stay until
+ * GroupEnd's work is complete. Other functions that need other ranks must not be called in
+ * between. */
 MOECCL_API moecclResult_t moecclGroupStart(void);
-/* A call that was refused when it was made is left out. Errors: InvalidUsage (no group was
- * started), those of the calls, and InvalidArgument (a communicator was destroyed meanwhile). */
+/* Ends a group. Calls that were refused are left out. Errors: InvalidUsage (no group was started),
+ * those of the calls, and InvalidArgument (a communicator was destroyed meanwhile). */
 MOECCL_API moecclResult_t moecclGroupEnd(void);
 
-/* `sendbuff` ([count]) goes to rank `peer`, whose moecclRecv has the same count, datatype and tag.
- * Messages of one tag between two ranks arrive in the order in which they were sent; tags are any
- * number, and independent of each other and of collectives. Beside a rank's own messages
- * collectives may run on other streams. To itself a rank sends within one group, with the receive.
- * A send may complete before its message is received. On GPUs messages match in their order alone,
- * and tags mean nothing.
+/* Sends `sendbuff` ([count]) to rank `peer`, whose moecclRecv has the same count, datatype and tag.
+ * Messages of one tag between two ranks arrive in the order in which they were sent. Tags are any
+ * number, and independent of each other and of collectives, which may run on other streams
+ * meanwhile. A rank sends to itself within one group, with the receive. A send may complete before
+ * its message is received. On GPUs messages match only in their order, and tags are ignored.
  * Errors: InvalidArgument (NULL buffer, unknown datatype, a peer that is no rank, a message to
  * itself without its counterpart in the group). RemoteError (a message of another size came; the
  * peer is lost). Timeout. */
 MOECCL_API moecclResult_t moecclSend(const void* sendbuff, size_t count, moecclDataType_t datatype,
                                      int peer, int32_t tag, moecclComm_t comm,
                                      moecclStream_t stream);
-/* The message of rank `peer` arrives in `recvbuff` ([count]). Errors as moecclSend. */
+/* Receives the message of rank `peer` in `recvbuff` ([count]). Errors as moecclSend. */
 MOECCL_API moecclResult_t moecclRecv(void* recvbuff, size_t count, moecclDataType_t datatype,
                                      int peer, int32_t tag, moecclComm_t comm,
                                      moecclStream_t stream);
-/* The next message of that tag of any other rank arrives in `recvbuff` ([count]), and its rank in
+/* Receives the next message of that tag of any other rank in `recvbuff` ([count]), and its rank in
  * *source, both when the call is complete. Receives of one tag are served in the order in which
  * they begin. Errors as moecclSend, and InvalidArgument (source NULL), InvalidUsage (a GPU
  * communicator, or one of one rank). */
@@ -415,10 +415,10 @@ MOECCL_API moecclResult_t moecclAllToAll(const void* sendbuff, void* recvbuff, s
 /* All-to-all of unequal parts, with the arguments of MPI_Alltoallv: sendCounts[j] elements at
  * sendbuff + sendDispls[j] go to rank j; recvCounts[i] elements from rank i arrive at recvbuff +
  * recvDispls[i]. Counts and displacements, [P] each, are in elements; they are read before the call
- * returns. What rank i sends to j must be what j expects from i. Parts of recvbuff must not overlap
- * each other or the parts of sendbuff; elements between the parts are not touched. Algorithms:
- * linear (unless told otherwise), pairwise, and bruck and hierarchical, which exchange the counts
- * that they relay within the call; not on GPUs, where these two are InvalidUsage.
+ * returns. Rank j expects as many elements from i as i sends to j. Parts of recvbuff must not
+ * overlap each other or the parts of sendbuff; elements between the parts are not touched.
+ * Algorithms: linear (the default), pairwise, bruck, hierarchical. The last two exchange counts
+ * within the call, and are InvalidUsage on GPUs.
  * Errors: InvalidArgument (NULL arrays, NULL or overlapping buffers, unknown datatype, a part
  * beyond the address space), RemoteError (a rank sends another count than its peer expects),
  * Timeout. */
@@ -507,8 +507,8 @@ MOECCL_API moecclResult_t moecclScatter(const void* sendbuff, void* recvbuff, si
                                         moecclDataType_t datatype, int root, moecclComm_t comm,
                                         moecclStream_t stream);
 
-/* Barrier: complete on no rank before every rank has called it. An all-gather without data, with
- * the algorithms of that. Errors as moecclAllToAll. */
+/* Barrier: complete on no rank before every rank has called it. It is an all-gather without data,
+ * with the same algorithms. Errors as moecclAllToAll. */
 MOECCL_API moecclResult_t moecclBarrier(moecclComm_t comm, moecclStream_t stream);
 
 /* --------------------------------------------------------------------------------------- grids */
@@ -545,19 +545,19 @@ MOECCL_API moecclResult_t moecclGridCreate(moecclComm_t comm, moecclGridShape_t 
 /* Collective, as moecclCommDestroy; NULL is allowed. */
 MOECCL_API moecclResult_t moecclGridDestroy(moecclGrid_t grid);
 /* Frees a grid from any state, without waiting for peers, as moecclCommAbort does with each of its
- * groups. The communicator that it was made on stays the caller's: calls of the grid's own
- * collectives are its calls, and end when that is aborted too. NULL is allowed. */
+ * groups. The grid's communicator stays the caller's. Calls of the grid's collectives are its
+ * calls, and end when it is aborted too. NULL is allowed. */
 MOECCL_API moecclResult_t moecclGridAbort(moecclGrid_t grid);
 MOECCL_API moecclResult_t moecclGridGetShape(moecclGrid_t grid, moecclGridShape_t* shape);
 /* The communicator of the caller's group; it belongs to the grid. */
 MOECCL_API moecclResult_t moecclGridGetComm(moecclGrid_t grid, moecclGroup_t group,
                                             moecclComm_t* comm);
 
-/* The collectives of a grid are calls of all P ranks of the grid's communicator, whose errors and
- * last error text they have; streams are those of that communicator. In-place is not possible.
- * Errors: as moecclAllToAll. Notation: there are E = nEp * nExpertsPerRank experts. Expert e lives
- * on EP position j = e / nExpertsPerRank. It is cut into nEsp shards, one on each rank (j, 0), ...,
- * (j, nEsp - 1). */
+/* The collectives of a grid are calls of all P ranks on the grid's communicator, and have its
+ * streams, errors and last error text. In-place is not possible. Errors: as moecclAllToAll.
+ * Notation: there are E = nEp * nExpertsPerRank experts. Expert e lives on EP position
+ * j = e / nExpertsPerRank. It is cut into nEsp shards, one on each rank (j, 0), ..., (j, nEsp - 1).
+ */
 
 /* Tensor-parallel-aware all-to-all (DeepSpeed-MoE 5.3, figure 9) among the D = P / nMp
  * model-parallel groups, whose ranks hold the same data. `sendbuff` ([D][count]) is the same on all
@@ -569,16 +569,16 @@ MOECCL_API moecclResult_t moecclTpAllToAll(const void* sendbuff, void* recvbuff,
                                            moecclStream_t stream);
 
 /* EP&ESP dispatch (Parm III-C): the tokens for each expert go to all of its shards. `sendbuff`
- * ([nEp * nExpertsPerRank][count]), count = capacity per rank x embedding size elements for each
- * expert; `recvbuff` ([nExpertsPerRank][P][count]): for each local expert what every rank has for
- * it. Algorithms: flat (each block crosses the network once per shard), dedup (once, where the
- * shards share a node). Its gradient is moecclCombine. */
+ * ([nEp * nExpertsPerRank][count]) has count = capacity per rank x embedding size elements for each
+ * expert. `recvbuff` ([nExpertsPerRank][P][count]) gets every rank's block for each local expert.
+ * Algorithms: flat (each block crosses the network once per shard), dedup (once, if the shards
+ * share a node). Its gradient is moecclCombine. */
 MOECCL_API moecclResult_t moecclDispatch(const void* sendbuff, void* recvbuff, size_t count,
                                          int nExpertsPerRank, moecclDataType_t datatype,
                                          moecclGrid_t grid, moecclStream_t stream);
 
-/* EP&ESP combine (Parm III-C): what the shards of an expert computed for a rank's tokens returns to
- * it, summed. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
+/* EP&ESP combine (Parm III-C): the results of an expert's shards for a rank's tokens return to it,
+ * summed. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
  * ([nEp * nExpertsPerRank][count]). The sum is taken in shard order and rounded once (in float32
  * for 16- and 8-bit floats), so results do not depend on the algorithm. Algorithms: flat, dedup.
  * Its gradient is moecclDispatch. */
@@ -589,17 +589,17 @@ MOECCL_API moecclResult_t moecclCombine(const void* sendbuff, void* recvbuff, si
 /* SAA, simultaneous AlltoAll and AllGather (Parm III-D): moecclCombine, and an all-gather of its
  * result over the MP group. `sendbuff` ([nExpertsPerRank][P][count], partial sums) and `recvbuff`
  * ([nEp * nExpertsPerRank][nMp][count]): for each expert the results of all ranks of the MP group,
- * the same on each. Algorithms: pipelined (what has been summed is gathered while the rest is under
- * way), sequential. Its gradient, of equal gradients on the ranks of an MP group, is
- * moecclSplitDispatch. */
+ * the same on each. Algorithms: pipelined (complete sums are gathered while the rest is under way),
+ * sequential. Its gradient, of equal gradients on the ranks of an MP group, is moecclSplitDispatch.
+ */
 MOECCL_API moecclResult_t moecclCombineAllGather(const void* sendbuff, void* recvbuff, size_t count,
                                                  int nExpertsPerRank, moecclDataType_t datatype,
                                                  moecclGrid_t grid, moecclStream_t stream);
 
-/* The mirror of moecclCombineAllGather: each rank takes its own share of what its MP group has in
- * common and dispatches that. `sendbuff` ([nEp * nExpertsPerRank][nMp][count]) and `recvbuff`
+/* The mirror of moecclCombineAllGather: each rank dispatches its own share of its MP group's common
+ * blocks. `sendbuff` ([nEp * nExpertsPerRank][nMp][count]) and `recvbuff`
  * ([nExpertsPerRank][P][count]). Algorithms: flat, dedup. Its gradient is moecclCombineAllGather.
- * */
+ */
 MOECCL_API moecclResult_t moecclSplitDispatch(const void* sendbuff, void* recvbuff, size_t count,
                                               int nExpertsPerRank, moecclDataType_t datatype,
                                               moecclGrid_t grid, moecclStream_t stream);

@@ -1,6 +1,6 @@
 // moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes.
-// Header only, over moeccl.h and route.h, whose comments say what each call does; everything here
-// forwards to them and hides nothing: get() is the handle.
+// Header only, over moeccl.h and route.h, whose comments say what each call does. get() is the
+// handle.
 #ifndef MOECCL_MOECCL_HPP_
 #define MOECCL_MOECCL_HPP_
 
@@ -19,7 +19,7 @@
 
 namespace moeccl {
 
-// What a call that failed says: moecclGetLastError's text, and the code.
+// A failed call: moecclGetLastError's text, and the code.
 class Error : public std::runtime_error {
  public:
   Error(moecclResult_t result, const std::string& text)
@@ -35,9 +35,12 @@ inline void check(moecclResult_t result, moecclComm_t comm = nullptr) {
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
 }
 
-// The code of an element type. Of other types, such as the 16-bit floats of a framework, specialise
-//   it: template <> struct moeccl::DataType<at::BFloat16> { static constexpr moecclDataType_t
-//   kValue = moecclBfloat16; };
+// The code of an element type. Specialise it for other types, such as the 16-bit floats of a
+// framework:
+//
+//   template <> struct moeccl::DataType<at::BFloat16> {
+//     static constexpr moecclDataType_t kValue = moecclBfloat16;
+//   };
 template <typename T, typename = void>
 struct DataType;
 template <typename T>
@@ -66,12 +69,12 @@ inline constexpr moecclDataType_t kDataType = DataType<std::remove_cv_t<T>>::kVa
 
 class Communicator;
 
-// A queue of calls, freed with what is in it complete (moecclStreamCreate).
+// A queue of calls, freed once they are complete (moecclStreamCreate).
 class Stream {
  public:
   inline explicit Stream(const Communicator& comm);
   moecclStream_t get() const noexcept { return stream_.get(); }
-  // Whether all is complete. Throws what stopped it.
+  // Whether all calls are complete. Throws the error that stopped them.
   bool query() const {
     const moecclResult_t result = moecclStreamQuery(get());
     if (result == moecclInProgress) return false;
@@ -112,13 +115,12 @@ class Event {
   std::unique_ptr<std::remove_pointer_t<moecclEvent_t>, Destroy> event_;
 };
 
-// The ranks that call each other. Destroyed without waiting for peers (moecclCommRelease); close()
-// waits.
+// A communicator. Destroyed without waiting for peers (moecclCommRelease); close() waits.
 class Communicator {
  public:
   // Takes over a handle.
   explicit Communicator(moecclComm_t comm) noexcept : comm_(comm) {}
-  // By the environment that a launcher has made.
+  // Joins by the launcher's environment (moecclCommInitEnv).
   static Communicator init(const moecclConfig_t* config = nullptr) {
     moecclComm_t made = nullptr;
     check(moecclCommInitEnv(&made, config));
@@ -130,8 +132,8 @@ class Communicator {
     check(moecclCommInitRankConfig(&made, ranks, id, rank, config));
     return Communicator(made);
   }
-  // allgather(send, recv, bytes): bytes of every rank, in the order of the ranks; returns whether
-  // it went well.
+  // Joins by an all-gather (moecclCommInitOob). allgather(send, recv, bytes) gathers bytes of every
+  // rank, in the order of the ranks, and returns whether it succeeded.
   template <typename AllGather>
   static Communicator init(int ranks, int rank, AllGather&& allgather,
                            const moecclConfig_t* config = nullptr) {
@@ -160,7 +162,7 @@ class Communicator {
     return node;
   }
 
-  // None where color is MOECCL_SPLIT_NOCOLOR.
+  // Nothing if color is MOECCL_SPLIT_NOCOLOR.
   std::optional<Communicator> split(int color, int key = 0,
                                     const moecclConfig_t* config = nullptr) const {
     moecclComm_t made = nullptr;
@@ -169,7 +171,7 @@ class Communicator {
   }
   // Fails it on all ranks, with this text (moecclCommRevoke).
   void revoke(const std::string& text) const { check(moecclCommRevoke(get(), text.c_str())); }
-  // Of the ranks that live, without these.
+  // Makes a communicator of the ranks that live, without these.
   Communicator shrink(const std::vector<int>& exclude = {},
                       const moecclConfig_t* config = nullptr) const {
     moecclComm_t made = nullptr;
@@ -184,7 +186,7 @@ class Communicator {
     ranks.resize(static_cast<std::size_t>(count));
     return ranks;
   }
-  // Waits for the other ranks, and throws what went wrong.
+  // Waits for the other ranks, and throws if that fails.
   void close() { check(moecclCommDestroy(comm_.release())); }
   void abort() noexcept { moecclCommAbort(comm_.release()); }
 
@@ -225,7 +227,7 @@ class Communicator {
  private:
   struct Release {
     void operator()(moecclComm_t comm) const noexcept {
-      // What is unfinished has nobody left to wait for it.
+      // Calls are unfinished, and nothing can wait for them any more.
       if (moecclCommRelease(comm) != moecclSuccess) moecclCommAbort(comm);
     }
   };
@@ -289,11 +291,11 @@ class Grid {
   std::unique_ptr<std::remove_pointer_t<moecclGrid_t>, Abort> grid_;
 };
 
-// One use of a route (moecclRouteBegin): buffers are the caller's, as route.h says of each call.
+// One use of a route (moecclRouteBegin). Buffers are the caller's; route.h has their shapes.
 class RoutePass {
  public:
   moecclRoutePass_t get() const noexcept { return pass_.get(); }
-  // What comes to this rank.
+  // The rows that come to this rank.
   moecclRows_t rows() const {
     moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
     check(moecclPassGetRows(get(), &rows));
@@ -310,7 +312,7 @@ class RoutePass {
     check(moecclPassCombineBackward(get(), outputGradients, rows, rowGradients, weightGradients,
                                     of(stream)));
   }
-  // The last two: with moecclRouteWeightsRows alone.
+  // The last two are for moecclRouteWeightsRows alone.
   void dispatchBackward(const void* rowGradients, void* tokenGradients,
                         const Stream* stream = nullptr, const float* rowWeightGradients = nullptr,
                         float* weightGradients = nullptr) const {

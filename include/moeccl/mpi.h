@@ -12,8 +12,8 @@ static inline int moecclMpiAllgather(const void* send, void* recv, size_t bytes,
                        *(MPI_Comm*)context) != MPI_SUCCESS;
 }
 
-/* A communicator of the ranks of `mpiComm`, in their order. Collective over mpiComm, which is used
- * only inside this call. config NULL: defaults. Errors as moecclCommInitOob. */
+/* Makes a communicator of the ranks of `mpiComm`, in their order. Collective over mpiComm, which is
+ * used only inside this call. config NULL: defaults. Errors as moecclCommInitOob. */
 static inline moecclResult_t moecclCommInitMpi(moecclComm_t* comm, MPI_Comm mpiComm,
                                                const moecclConfig_t* config) {
   int nRanks, rank;

@@ -11,10 +11,10 @@ extern "C" {
 
 struct ncclComm;
 
-/* A GPU communicator of the ranks of `ncclComm`, in their order and on its device, which must be
- * the calling thread's current one. Collective over ncclComm, which has no work under way, is used
+/* Makes a GPU communicator of the ranks of `ncclComm`, in their order and on its device, which must
+ * be the calling thread's current one. Collective over ncclComm. It has no work under way, is used
  * only inside this call, and is split in it (ncclCommSplit). The program and the library must use
- * the same libnccl.so.2. config NULL: defaults; config.memory means nothing here. Errors:
+ * the same libnccl.so.2. config NULL: defaults; config.memory is ignored. Errors:
  * InvalidArgument (comm or ncclComm NULL, a config without initialiser). InvalidUsage (another
  * device is current, ranks disagree on the config). RemoteError (another device is current on
  * another rank). Those of GPU communicators that cannot be made (moeccl.h, 9), and NCCL's. */

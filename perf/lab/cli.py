@@ -43,6 +43,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def parser():
     top = argparse.ArgumentParser(prog="moeccl-lab", description=DESCRIPTION, epilog=EXAMPLES,
                                   formatter_class=Help, allow_abbrev=False)
+    top.add_argument("--name", default="lab", help="which lab, if there are several (default: lab); also behind COMMAND")
     commands = top.add_subparsers(dest="do", metavar="COMMAND", required=True)
 
     def add(name, text, more="", command=False):
@@ -50,7 +51,7 @@ def parser():
                                   formatter_class=Help, allow_abbrev=False)
         if command:
             sub.usage = f"moeccl-lab {name} [options] " + command
-        sub.add_argument("--name", default="lab", help="which lab, where there are several (default: lab)")
+        sub.add_argument("--name", default=argparse.SUPPRESS, help="which lab, if there are several (default: lab)")
         return sub
 
     up = add("up", "bring a lab up", "No error if one like it is up: then that one stays.")
@@ -71,8 +72,9 @@ def parser():
 
     run = add("run", "start a command once per rank, in the rank's node",
               "Each rank finds MOECCL_RANK, MOECCL_NRANKS, MOECCL_LOCAL_RANK, MOECCL_LOCAL_NRANKS, "
-              "MOECCL_NODE and MOECCL_ID_FILE in its environment; ranks are numbered node by node. The "
-              "ID file does not exist at first; every node sees its folder, which is removed after the "
+              "MOECCL_NODE and MOECCL_ID_FILE in its environment, and RANK, WORLD_SIZE, LOCAL_RANK, "
+              "MASTER_ADDR and MASTER_PORT as from torchrun; ranks are numbered node by node. The ID "
+              "file does not exist at first; every node sees its folder, which is removed after the "
               "run. When a rank fails, or at Ctrl-C, all others get SIGTERM (SIGINT), then SIGKILL. "
               "Rank 0 reads this command's standard input.", "-- CMD [ARGS]")
     run.add_argument("--per-node", type=int, metavar="N", help="start N ranks in every node instead")
@@ -307,7 +309,7 @@ def run(options, argv, command):
     # keep of it is for this lab.
     extra = {"XDG_CACHE_HOME": f"{folder}/shared/cache", **extra}
     token = f"run-{uuid.uuid4().hex[:12]}"
-    environment = client.rank_environment(ranks, f"{folder}/shared/{token}/id")
+    environment = client.rank_environment(ranks, f"{folder}/shared/{token}/id", network.address(0))
     job = client.Job(options.grace, options.prefix,
                      lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})",
                      options.sessions)
@@ -329,7 +331,7 @@ def emulate(options, argv, extra):
     folder = state.folder(f"emulated-{os.getpid()}")
     state.claim(folder)
     try:
-        environment = client.rank_environment(ranks, folder + "/run/id")
+        environment = client.rank_environment(ranks, folder + "/run/id", "127.0.0.1")
         ours, theirs = socket.socketpair()
         job = client.Job(options.grace, options.prefix,
                          lambda rank: f"rank {rank} (node{environment[rank]['MOECCL_NODE']})",

@@ -1,6 +1,7 @@
 """Starting commands in nodes, and everything between their output and the caller's terminal."""
 import contextlib
 import os
+import random
 import resource
 import selectors
 import signal
@@ -218,10 +219,13 @@ def placement(ranks):
             rank += 1
 
 
-def rank_environment(ranks, id_file):
-    """The environment of each rank, by rank."""
+def rank_environment(ranks, id_file, address):
+    """The environment of each rank, by rank: moeccl's variables, and torchrun's with rank 0 at `address`."""
+    port = str(random.randrange(20000, 30000))  # the kernel gives connections higher ones
     return [{"MOECCL_RANK": str(rank), "MOECCL_NRANKS": str(sum(ranks)), "MOECCL_LOCAL_RANK": str(local),
-             "MOECCL_LOCAL_NRANKS": str(count), "MOECCL_NODE": str(node), "MOECCL_ID_FILE": id_file}
+             "MOECCL_LOCAL_NRANKS": str(count), "MOECCL_NODE": str(node), "MOECCL_ID_FILE": id_file,
+             "RANK": str(rank), "WORLD_SIZE": str(sum(ranks)), "LOCAL_RANK": str(local),
+             "MASTER_ADDR": address, "MASTER_PORT": port}
             for rank, node, local, count in placement(ranks)]
 
 

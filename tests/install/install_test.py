@@ -4,9 +4,9 @@
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
 The program finds moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
-include/moeccl must have been installed. Tools find their libraries by themselves, and have a version, a manual page and
-completion. With MPI the program of include/CPP.md is built and run too, by the page's own commands, and prints what the page
-says.
+include/moeccl must have been installed, and the examples of one file, which compile by the same command. Tools find their
+libraries by themselves, and have a version, a manual page and completion. With MPI the program of include/CPP.md is built
+and run too, by the page's own commands, and prints what the page says.
 """
 import argparse
 import os
@@ -120,6 +120,11 @@ def main():
                 "pkg-config", options.pkg_config).replace(" moeccl)", f" {package})")
             run(["sh", "-c", f"cd {shlex.quote(stage)} && {command}"], **found)
             run([os.path.join(stage, "program")], **found)
+        examples = os.path.dirname(find(stage, "01_alltoall.c"))
+        for name in sorted(os.listdir(examples)):
+            example = command.replace("program.c", os.path.join(examples, name)).replace("-o program", "-o example")
+            run(["sh", "-c", f"cd {shlex.quote(stage)} && {example} -lm"], **found)
+        run(["python3", find(stage, "plot_profile.py"), "--help"])
         # As a user's shell has it: nothing says where the libraries are.
         tools(stage, {"LD_LIBRARY_PATH": ""})
         if shutil.which("cmake"):

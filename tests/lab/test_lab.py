@@ -171,12 +171,22 @@ class RoundTrip(LabTest):
         self.assertEqual(self.lines(*rank), ["0 0 0", "1 0 1", "2 0 2", "3 1 0", "4 2 0", "5 2 1"])
         self.assertEqual(self.lines(rank[0], "--per-node", "1", *rank[1:]), ["0 0 0", "1 1 0", "2 2 0"])
 
+    def test_variables_of_torchrun(self):
+        self.up("--ranks-per-node", "1,2")
+        show = ("--no-prefix", "--", "sh", "-c", "echo $RANK/$WORLD_SIZE $LOCAL_RANK $MASTER_ADDR $MASTER_PORT")
+        for where, address in (((), "10.77.1.1"), (("--emulate", "1,2"), "127.0.0.1")):
+            lines = self.lines("run", *where, *show)
+            port = lines[0].split()[-1]
+            self.assertIn(int(port), range(20000, 30000))
+            self.assertEqual(lines, [f"{rank}/3 {local} {address} {port}" for rank, local in ((0, 0), (1, 0), (2, 1))])
+
     def test_two_labs_at_once(self):
         self.up("--nodes", 2)
         self.assertIn("is up already, and another one", lab("up", "--nodes", 3).stderr)
         self.up("--nodes", 3, "--name", "other")
         self.succeed("down")
-        self.assertEqual(len(self.lines("run", "--name", "other", "--", "hostname")), 3)
+        for name in (("run", "--name", "other"), ("--name", "other", "run")):
+            self.assertEqual(len(self.lines(*name, "--", "hostname")), 3)
 
     def test_one_like_it_stays_up(self):
         self.up("--nodes", 2, "--ranks-per-node", 2, "--uplink", "1gbit")

@@ -46,6 +46,8 @@ README = """
 [a](src/a.cc), `src/`, `build/src/a.cc`, [b](https://example.com#a), [c](include/ERRORS.md#errors-its-own), [d](#here-2)
 
 ## Here, 2
+
+## Words
 """
 
 TREE = {
@@ -56,6 +58,8 @@ TREE = {
                                "} moecclResult_t;\n",
     "src/a.cc": 'a(getenv("MOECCL_A")); // "MOECCL_D"\nb("MOECCL_B is", "MOECCL_X_INITIALIZER");\n',
     "src/b.h": 'auto c = value("MOECCL_B");\n',
+    "include/moeccl/b.h": "/* One word" + " and another" * 13 + ":\n *\n *   a  word" + " and another" * 13 + "\n *   b  x\n */\n",
+    "docs/b.md": "`profile` and NCCL EP. What is that?\n\n| [EP](../README.md#words) | an MP group |\n",
     "examples/x/main.c": "int main(void) {\n  f();\n}\n",
 }
 
@@ -171,6 +175,10 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "[c](src/c.cc)"}, "src/c.cc does not exist"),
                 ({"README.md": README + "\nA word" + " and another" * 15 + "."}, "32 words"),
                 ({"docs/a.md": "| a | A word" + " and another" * 15 + " |"}, "docs/a.md: a sentence has 32 words"),
+                ({"include/moeccl/a.h": "/* A word" + " and\n * another" * 15 + ". */"}, "include/moeccl/a.h: a sentence has 32 words"),
+                ({"include/moeccl/a.h": "// A word.\n// Of\n// a word.\n"}, "a.h: a sentence hides what it is about"),
+                ({"docs/a.md": "Where dogs are, cats are not."}, "docs/a.md: a sentence hides what it is about"),
+                ({"docs/a.md": "A profile.\n\n[EP](../README.md#words)"}, "docs/a.md: profile stands before"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist"),
                 ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),

@@ -6,7 +6,11 @@
 include/ENVIRONMENT.md lists every environment variable that the code reads, include/ERRORS.md every result code, and
 nothing else; README.md's C code stands word for word in an example; every file that a Markdown link, or a path in
 backquotes, names is there, and every heading that a link goes to; names that begin with moeccl are in a public
-header, or in a tool, whose JSON may have them. No sentence of any Markdown page, and no cell of its tables, has more than 30 words.
+header, or in a tool, whose JSON may have them.
+
+How pages and the comments of public headers but route.h are written: no sentence, and no cell of a table, has more than 30 words or
+begins with "Of", "What", "Where" or "The same"; questions may. A page that uses a word of README.md's list "Words" has a
+link to the list no later than where it first does so.
 """
 import os
 import posixpath
@@ -17,6 +21,9 @@ from source_files import CodeFile, repository_files
 
 READERS = re.compile(r"(src|perf|examples)/.*\.(c|cc|h)")
 LONGEST_SENTENCE = 30
+BEGINNINGS = re.compile(r"(Of|What|Where|The\s+same)\s")
+COMMENT = re.compile(r"/\*(.*?)\*/|((?:^ *//[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+WORDS = re.compile(r"(?<!NCCL )\b(?:(?:N_)?(?:MP|EP|ESP)|SAA|grids?|schedules?|profiles?|dispatch|combine|dedup)\b", re.IGNORECASE)
 ROOTS = ("include/", "algorithms/", "kernels/", "src/", "perf/", "tests/", "examples/", ".ci/")
 
 
@@ -73,12 +80,30 @@ def check_programs(root, path):
             yield f"{path}: its {name} is not {file}"
 
 
-def check_sentences(root, path):
-    text = re.sub(r"```.*?```|^ {4}[^\n]*$|^#[^\n]*$", "", read(root, path), flags=re.MULTILINE | re.DOTALL)
+def comments(text):
+    """The comments of a C or C++ header as paragraphs; so is each cell of a table in them."""
+    found = "\n\n".join(block or lines for block, lines in COMMENT.findall(text))
+    lines = (re.sub(r"^ *(?:\*|//)? ?", "", line).rstrip() for line in found.splitlines())
+    return "\n".join("\n" + re.sub(r" {2,}", "\n\n", line) if re.search(r"\S {2,}\S", line) else line.strip()
+                     for line in lines)
+
+
+def check_sentences(path, text):
     for sentence in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
         words = sentence.split()
         if len(words) > LONGEST_SENTENCE:
             yield f"{path}: a sentence has {len(words)} words: {' '.join(words[:8])} ..."
+        if BEGINNINGS.match(sentence.strip()) and words[-1][-1] != "?":
+            yield f"{path}: a sentence hides what it is about: {' '.join(words[:8])} ..."
+
+
+def check_words(path, text):
+    for paragraph in re.split(r"\n\s*\n", re.sub(r"`[^`\n]*`", "", text)):
+        if "#words)" in paragraph:
+            return
+        if word := WORDS.search(re.sub(r"\]\([^)\s]*\)", "]", paragraph)):
+            yield f"{path}: {word[0]} stands before a link to README.md#words"
+            return
 
 
 def check_paths(root, path):
@@ -121,13 +146,17 @@ def problems(root):
     yield from check_code(root, files)
     code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.(cc|h)", path))
     for path in files:
+        if re.fullmatch(r"include/moeccl/(?!route\.h).*", path):
+            yield from check_sentences(path, comments(read(root, path)))
         if path.endswith(".md"):
             yield from check_paths(root, path)
             yield from check_anchors(root, path)
             yield from check_programs(root, path)
-            if path != "CHANGELOG.md":  # which names what is gone, too
+            prose = re.sub(r"```.*?```|^ {4}[^\n]*$|^#[^\n]*$", "", read(root, path), flags=re.MULTILINE | re.DOTALL)
+            yield from check_sentences(path, prose)
+            if path != "CHANGELOG.md":  # which names what is gone, too, for those who know it
                 yield from check_names(root, path, code)
-            yield from check_sentences(root, path)
+                yield from check_words(path, prose)
 
 
 def main():
