@@ -101,7 +101,8 @@ class Drawn {
     return {greatest(static_cast<double>(count * options_.choices + rows.rows)), greatest(seconds)};
   }
   double greatest(double mine) const {
-    return *std::ranges::max_element(job_.gather(std::vector<double>{mine}));
+    const std::vector<double> all = job_.gather(std::vector<double>{mine});
+    return *std::ranges::max_element(all);
   }
   std::int64_t wrong() const { return job_.sum(wrong_); }
 

@@ -18,16 +18,6 @@ const std::map<std::string, DataType> kTypes = {{"bfloat16", {"bfloat16", moeccl
 
 }  // namespace
 
-moecclDataType_t wireOf(const std::string& algorithm) {
-  const std::size_t colon = algorithm.find(':');
-  if (colon == std::string::npos) return static_cast<moecclDataType_t>(0);
-  const auto type = kTypes.find(algorithm.substr(colon + 1));
-  if (type == kTypes.end() || type->second.bytes > 1)
-    throw CLI::ValidationError(
-        "--algorithms", algorithm + " must end with :fp8_e4m3 or :fp8_e5m2, or with neither");
-  return type->second.value;
-}
-
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
   Parsed<RouteOptions> parsed;
   RouteOptions& options = parsed.options;
@@ -88,7 +78,10 @@ Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv) {
       options.algorithms = {"flat", "rank", "node", "auto"};
       if (options.tokens >= 1 && options.tokens <= 128) options.algorithms.push_back("latency");
     }
-    for (const std::string& algorithm : options.algorithms) wireOf(algorithm);
+    for (const std::string& algorithm : options.algorithms)
+      if (algorithm.find(':') != std::string::npos && wireOf(algorithm) == 0)
+        throw CLI::ValidationError(
+            "--algorithms", algorithm + " must end with :fp8_e4m3 or :fp8_e5m2, or with neither");
     if (options.drawn > 0 && options.memory != moecclMemoryHost)
       throw CLI::ValidationError("--drawn", "is of host memory");
     if (options.choices > options.experts)

@@ -30,7 +30,11 @@ struct RouteOptions {
 };
 
 // Of an algorithm's name, "node:fp8_e4m3": what rows travel as; 0 where nothing is said.
-moecclDataType_t wireOf(const std::string& algorithm);
+inline moecclDataType_t wireOf(const std::string& algorithm) {
+  if (algorithm.ends_with(":fp8_e4m3")) return moecclFloat8e4m3;
+  if (algorithm.ends_with(":fp8_e5m2")) return moecclFloat8e5m2;
+  return static_cast<moecclDataType_t>(0);
+}
 
 Parsed<RouteOptions> parseRouteOptions(int argc, const char* const* argv);
 
