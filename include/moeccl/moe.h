@@ -29,8 +29,8 @@
  * weights. Dropless layers (config.dropless) have no capacity: every choice has a place.
  *
  * Expert: activation(token x w1 + b1) x w2 + b2. With moecclMoeSwiglu token x w1 + b1 has two
- *   halves, and its activation is silu(first) times the second (Shazeer 2020): w1 is what others
- *   call gate_proj, and behind it in each row up_proj.
+ * halves, and its activation is silu(first) times the second (Shazeer 2020). A row of w1 is one of
+ * gate_proj, as others call it, and behind it one of up_proj.
  *
  * Residual branch (config.residual; DeepSpeed-MoE 4.1, Residual-MoE, and PR-MoE if layers differ in
  * experts): one more such expert, of hidden size R, that every token passes, with weight 1.

@@ -1,5 +1,5 @@
-// What a call on a GPU costs the host, by Google Benchmark: the CPU time of the thread that makes it,
-// over a double of CUDA and NCCL whose calls do nothing. "calls" are those of CUDA and NCCL.
+// What a call on a GPU costs the host, by Google Benchmark: the CPU time of the thread that makes
+// it, over a double of CUDA and NCCL whose calls do nothing. "calls" are those of CUDA and NCCL.
 #include <benchmark/benchmark.h>
 
 #include <string>

@@ -49,7 +49,7 @@ sources_of() {
       if [[ $1 == moeccl-fit ]]; then
         printf '%s\n' perf/fit/*.cc
       else
-        printf '%s\n' perf/perf/{measure,moeccl_perf,report,route,route_options,route_report}.cc \
+        printf '%s\n' perf/perf/{measure,moeccl_perf,report,route,route_drawn,route_options,route_report}.cc \
           perf/perf/{layer_*,layers}.cc
       fi
       ;;

@@ -24,12 +24,11 @@ class OneTable final : public benchmark::ConsoleReporter {
 void measure(const KernelCase& timed, OneTable& table) {
   benchmark::ClearRegisteredBenchmarks();
   for (const auto& [name, call] : {std::pair("plain", &timed.plain), {"fast", &timed.fast}})
-    benchmark::RegisterBenchmark((timed.name() + ", " + name).c_str(),
-                                 [&timed, call = call](benchmark::State& state) {
-                                   for (auto _ : state) (*call)();
-                                   state.SetBytesProcessed(state.iterations() *
-                                                           static_cast<std::int64_t>(timed.bytes));
-                                 });
+    benchmark::RegisterBenchmark(
+        (timed.name() + ", " + name).c_str(), [&timed, call = call](benchmark::State& state) {
+          for (auto _ : state) (*call)();
+          state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(timed.bytes));
+        });
   benchmark::RunSpecifiedBenchmarks(&table);
 }
 
