@@ -5,7 +5,7 @@ namespace moeccl {
 bool CallLog::hasRoom() const { return at(next_).over; }
 
 std::uint32_t CallLog::add(const CallSignature& signature) {
-  at(next_) = {signature, next_, true, false, {}, false};
+  at(next_) = {signature, next_, true, false, {}, false, {}};
   return next_++;
 }
 

@@ -16,6 +16,7 @@ struct CallRecord {
   bool made = false, over = true;
   std::chrono::steady_clock::time_point asked{};  // when other ranks were asked about it, or never
   bool wondered = false;  // whether a rank that calls the same has asked, without any sign
+  std::chrono::steady_clock::time_point told{};  // when this rank said for whom it waits, or never
 };
 
 class CallLog {

@@ -24,6 +24,8 @@ constexpr int kSleepMilliseconds = 100;
 constexpr int kIdleSleepMilliseconds = 1;
 // How often a run that does not advance looks for ranks that have made another call.
 constexpr std::chrono::milliseconds kComparing{30};
+// So long before a run is given up do ranks say for whom they wait, a quarter of its time at most.
+constexpr std::chrono::milliseconds kTelling{300};
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
 // Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong
@@ -264,6 +266,9 @@ void Domain::checkTimeouts() {
       if (watched.run->failed()) return;
     }
     const std::chrono::milliseconds limit = watched.timeout;
+    if (watched.collective != nullptr && limit.count() >= 0 && !watched.run->failed() &&
+        watched.still >= limit - std::min(limit / 4, kTelling))
+      watched.communicator->tellAwaited(*watched.collective);
     if (limit.count() < 0 || watched.still < limit || watched.run->failed()) continue;
     watched.communicator->timedOut(*watched.run, limit);
     return;  // the list may have changed; the others are found in the next round

@@ -386,6 +386,9 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
     return std::ranges::any_of(plan->slots, [&](const auto& slot) { return &slot->run == &run; });
   });
   const std::vector<int> awaited = run.awaitedPeers();
+  const auto* const collective = dynamic_cast<const HostRun*>(&run);
+  std::vector<int> ends = awaited;
+  if (collective != nullptr) ends = awaited_.atTheEnd(collective->call(), rank_, awaited);
   std::string text = (owner == plans_.all().end() ? "messages" : textOf(**owner)) +
                      ": no progress for " + std::to_string(timeout.count()) + " ms";
   const auto* const messages = dynamic_cast<const MessageRun*>(&run);
@@ -395,15 +398,18 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
     text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
   else
     text += "; rank " + std::to_string(rank_) + " still waits for " + rankList(awaited) +
+            (ends.empty() || ends == awaited ? "" : ", in the end for " + rankList(ends)) +
             ": stuck, in another collective, or not calling at all";
-  fail(moecclTimeout, awaited.size() == 1 ? awaited[0] : -1, text, true);
+  fail(moecclTimeout, ends.size() == 1 ? ends[0] : -1, text, true);
 }
 
 bool HostCommunicator::accepts(const Notice& notice) {
   const auto source = std::ranges::find(transportRanks_, notice.source);
   if (source == transportRanks_.end()) return false;
   const auto rank = static_cast<int>(source - transportRanks_.begin());
-  if (notice.result == moecclInProgress)
+  if (notice.result == moecclInProgress && notice.culprit >= 0)
+    hearAwaited(rank, notice);
+  else if (notice.result == moecclInProgress)
     answer(rank, notice);
   else if (notice.revokes != 0)
     revoked({rank, notice.text});

@@ -12,6 +12,7 @@
 
 #include "algorithms/registry.h"
 #include "src/base/error.h"
+#include "src/comm/awaited.h"
 #include "src/comm/call.h"
 #include "src/comm/call_log.h"
 #include "src/comm/communicator.h"
@@ -111,6 +112,8 @@ class HostCommunicator final : public Communicator {
   // For a run that does not advance: looks for messages of ranks that have made another call than
   // this one, and asks about them.
   void compare(const HostRun& run, std::chrono::steady_clock::duration still);
+  // Of a run that is soon given up: tells the others for whom this rank waits.
+  void tellAwaited(const HostRun& run);
   // Returns whether the notice was for this communicator.
   bool accepts(const Notice& notice);
   // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
@@ -142,6 +145,8 @@ class HostCommunicator final : public Communicator {
   void judge(const Active& active);
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
+  // Another rank says for whom it waits in a call. Where this one is in the same, so does it.
+  void hearAwaited(int source, const Notice& notice);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
   Notice noticeOf(moecclResult_t result, const std::string& text) const;
   // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its
@@ -186,6 +191,7 @@ class HostCommunicator final : public Communicator {
     Clock::time_point since{};
   };
   std::vector<Suspect> suspects_;
+  Awaited awaited_;
   std::uint64_t looks_ = 0;
   std::uint32_t shrinks_ = 0;
   std::vector<int> failed_;         // ranks, in the order in which this became known

@@ -4,6 +4,7 @@
 // and says both.
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 
 #include "src/base/log.h"
 #include "src/comm/host_communicator.h"
@@ -22,6 +23,8 @@ constexpr std::uint32_t kPast = 8;
 constexpr std::uint32_t kBehind = CallLog::kMost / 2, kJudgedAfter = CallLog::kMost / 4;
 // Or so much later: a rank that is asked tells more.
 constexpr std::chrono::milliseconds kJudging{20};
+// A rank that waits for more of them says so of the first.
+constexpr std::size_t kTold = 8;
 
 }  // namespace
 
@@ -130,6 +133,29 @@ void HostCommunicator::answer(int source, const Notice& question) {
            std::to_string(source) + " called " + question.text +
            "; all ranks must make the same calls, in the same order",
        true);
+}
+
+void HostCommunicator::tellAwaited(const HostRun& run) {
+  CallRecord* const record = calls_.find(run.call());
+  const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
+  if (record == nullptr || now - record->told <= Awaited::kHolds) return;
+  record->told = now;
+  for (const int rank : run.awaitedPeers() | std::views::take(kTold))
+    notify(moecclInProgress, rank, record->signature.text(), record);
+}
+
+void HostCommunicator::hearAwaited(int source, const Notice& notice) {
+  const auto whom = std::ranges::find(transportRanks_, notice.culprit);
+  CallRecord* const record = calls_.find(notice.call);
+  if (whom == transportRanks_.end() || record == nullptr ||
+      record->signature.digest() != notice.digest)
+    return;
+  awaited_.add(notice.call, source, static_cast<int>(whom - transportRanks_.begin()));
+  forEachRun([&](const Run& run) {
+    const auto* const collective = dynamic_cast<const HostRun*>(&run);
+    if (collective != nullptr && !run.idle() && !run.failed() && collective->call() == notice.call)
+      tellAwaited(*collective);
+  });
 }
 
 }  // namespace moeccl

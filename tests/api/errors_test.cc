@@ -759,6 +759,31 @@ TEST_P(Disagreement, NotCalling) {
   });
 }
 
+// Most ranks wait for others that only hand on what that one has not sent, and must not name these
+// alone.
+TEST_P(Disagreement, NotCallingBehindRelays) {
+  Job wanted = job(8);
+  wanted.algorithms = "alltoall=bruck";
+  wanted.timeoutMs = 1200;
+  for (const int missing : {1, 5, 6})
+    runJob(wanted, [&](moecclComm_t comm, int rank) {
+      std::vector<int> in(8), out(8);
+      if (rank != missing) {
+        const moecclResult_t result =
+            moecclAllToAll(in.data(), out.data(), 1, moecclInt32, comm, nullptr);
+        checkThat(result == moecclTimeout || result == moecclRemoteError,
+                  "result " + std::to_string(result));
+        checkError(result, result, comm,
+                   {"alltoall (bruck)", "no progress for 1200 ms",
+                    "for rank " + std::to_string(missing) + ": stuck"});
+      } else {
+        moecclResult_t state = moecclSuccess;
+        while (state == moecclSuccess) check(moecclCommGetAsyncError(comm, &state), comm);
+        checkThat(state == moecclRemoteError, "state " + std::to_string(state));
+      }
+    });
+}
+
 // The harness takes this for the wish to abort.
 TEST_P(Disagreement, Abort) {
   runJob(job(3), [&](moecclComm_t comm, int rank) {

@@ -1,0 +1,35 @@
+// Who waits for whom in a call that stands still, as ranks tell each other before they give it up.
+// A rank may wait for one that only hands on what another has not sent.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <vector>
+
+namespace moeccl {
+
+class Awaited {
+ public:
+  // What was told so long ago may have changed.
+  static constexpr std::chrono::milliseconds kHolds{1000};
+
+  // In the call of that number `rank` waits for `other`.
+  void add(std::uint32_t call, int rank, int other);
+  // Those for whom all wait in the end, where `rank` waits for `others`: they have not told that
+  // they wait. In order; empty where it goes round in a circle.
+  std::vector<int> atTheEnd(std::uint32_t call, int rank, const std::vector<int>& others) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Told {
+    Clock::time_point at{};
+    std::set<int> others;
+  };
+  std::uint32_t call_ = 0;  // that the rest is about
+  std::map<int, Told> byRank_;
+};
+
+}  // namespace moeccl
