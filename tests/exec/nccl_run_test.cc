@@ -3,11 +3,14 @@
 #include "src/exec/nccl_run.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <future>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -545,6 +548,37 @@ TEST(NcclLanes, AreInterruptedWhileNcclIsAsked) {
   EXPECT_THROW(lanes->comm(0), Error);
   lanes.reset();
   EXPECT_EQ(world.problems(), "");
+}
+
+// Each sleep takes far longer than most waits. Where something else had the core for long, a wait
+// is rightly followed by a sleep, so that one of many must do without.
+TEST(NcclLanes, LookSeveralTimesBeforeTheySleep) {
+  const auto sleeps = [] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  long fewest = std::numeric_limits<long>::max();
+  for (int attempt = 0; attempt < 1000 && fewest > 0; ++attempt) {
+    Machine machine(*findAlgorithm(Collective::allToAll, "linear"), Topology::uneven({{2}}), {}, {},
+                    7);
+    Rank& waiting = machine.ranks()[0];
+    machine.enqueue(0);
+    const int asked = waiting.lanes->lanes();  // in each look
+    int questions = 0;
+    long before = 0;
+    const std::function<void()> look = [&] {
+      if (questions == 0) before = sleeps();
+      if (++questions <= 4 * asked) return waiting.gpu->onAsyncError(look);
+      fewest = std::min(fewest, sleeps() - before);
+      machine.enqueue(1);
+    };
+    waiting.gpu->onAsyncError(look);
+    waiting.lanes->await("a test");
+    EXPECT_GT(questions, 4 * asked);
+    EXPECT_EQ(machine.verdict(), "");
+  }
+  EXPECT_EQ(fewest, 0);
 }
 
 TEST(GpuModels, AreJoinedByNvlinkOrNot) {
