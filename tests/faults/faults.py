@@ -23,11 +23,13 @@ named an innocent or did not name the lost; 77 where this machine does not permi
 and hold against no limit unless --within is given.
 """
 import argparse
+import contextlib
 import functools
 import json
 import os
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,6 +39,7 @@ import time
 STRANGERS = os.path.join(os.path.dirname(os.path.realpath(__file__)), "strangers.py")
 LAB = os.path.join(os.path.dirname(os.path.realpath(__file__)), "..", "..", "perf", "moeccl-lab")
 LONGEST_OUTAGE = 2.7  # seconds; config.failureDetectionMs is 3000
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Lab:
@@ -58,12 +61,15 @@ class Lab:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout)
 
     def __enter__(self):
-        done = self.call("up", "--nodes", self.nodes, "--ranks-per-node", self.per_node)
-        if done.returncode == 3:
-            print(done.stdout, end="")
-            sys.exit(77)
-        if done.returncode:
-            sys.exit(done.stdout)
+        with contextlib.ExitStack() as failing:
+            failing.callback(self.down)  # a signal may come when all is up
+            done = self.call("up", "--nodes", self.nodes, "--ranks-per-node", self.per_node)
+            if done.returncode == 3:
+                print(done.stdout, end="")
+                sys.exit(77)
+            if done.returncode:
+                sys.exit(done.stdout)
+            failing.pop_all()
         return self
 
     def start(self, node, *command):
@@ -71,6 +77,12 @@ class Lab:
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def __exit__(self, *_):
+        self.down()
+
+    def down(self):
+        """With all that runs in it. Another signal must not leave it up."""
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
         self.call("down")
 
     def node_of(self, rank):
@@ -439,6 +451,8 @@ def main():
     if not os.access(options.program, os.X_OK):
         sys.exit(f"there is no {options.program}; build it (ninja -C build tests/faults/faults_rank)")
     failed = False
+    for number in ENDING:
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory() as runtime, Lab(runtime, options.nodes, options.ranks_per_node) as lab:
         for lives, collectives in ((options.lives, 0), (1, options.soak)):
             if lives > 1 or collectives:
