@@ -22,6 +22,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -86,7 +87,7 @@ def measure(options):
             print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, moeccl-fit", flush=True)
             profile = os.path.abspath(os.path.join(options.folder, "profiles", f"{shape}-{uplink}.json"))
             subprocess.run([options.lab, "run", "--name", name, "--no-prefix", "--", options.fit, "--output", profile,
-                            "--collectives", "alltoall", "--grids", f"1,{nodes * ranks},1", "--budget", str(options.budget),
+                            "--collectives", "alltoall", "--grids", f"1x{nodes * ranks}x1", "--budget", str(options.budget),
                             "--max-bytes", str(nodes * ranks << 20)], check=True, stdout=subprocess.DEVNULL)
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
@@ -291,6 +292,8 @@ def main():
     command.add_argument("picture")
     command.set_defaults(call=plot)
     options = parser.parse_args()
+    for number in (signal.SIGHUP, signal.SIGTERM):  # so that no cluster stays up
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     options.call(options)
 
 
