@@ -142,7 +142,7 @@ note_built() {
 # usable PROGRAM: whether one that was built elsewhere is of what is here, and starts here; else says why not. kernels_gpu
 # stands for the kernels of all.
 usable() {
-  local said status sum
+  local said status sum most=60
   [[ -f $build/$1 ]] || { echo "there is no $build/$1" && return 1; }
   chmod +x "$build/$1" # whoever carried it may have lost that
   if ! sum=$(grep -s " $1\$" "$build/built_from"); then
@@ -150,7 +150,8 @@ usable() {
   elif [[ ${sum% *} != "$(sum_of_code)" ]]; then
     echo "$build/$1 is built of other sources than those that are here" && return 1
   fi
-  said=$(timeout 60 "$build/$1" --quick copiesInAGraph 2>&1 </dev/null)
+  [[ $budget ]] && (($(timeout_left) < most)) && most=$(timeout_left)
+  said=$(timeout --kill-after=5 "$most" "$build/$1" --quick copiesInAGraph 2>&1 </dev/null)
   status=$?
   # The second is what the loader says of libraries that are too old; it exits with 1 then.
   if ((status == 126 || status == 127)) || [[ $said == *"not found (required by "* ]]; then

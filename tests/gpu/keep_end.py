@@ -24,11 +24,27 @@ OVER = b"\0over\0"  # as tests/gpu/parts.sh writes it
 
 
 class End:
+    """Where the file cannot be written the part goes on without it."""
+
     def __init__(self, path):
-        self.path, self.size = pathlib.Path(path), 0
-        self.file = self.path.open("wb", buffering=0)
+        self.path, self.size, self.file = pathlib.Path(path), 0, None
+        with self.given_up():
+            self.file = self.path.open("wb", buffering=0)
+
+    @contextlib.contextmanager
+    def given_up(self):
+        try:
+            yield
+        except OSError as error:
+            print(f"{self.path} is not written: {error}", file=sys.stderr)
+            self.file = None
 
     def write(self, piece):
+        with self.given_up():
+            if self.file:
+                self.keep(piece)
+
+    def keep(self, piece):
         self.file.write(piece)
         self.size += len(piece)
         if self.size <= MOST:

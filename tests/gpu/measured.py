@@ -1,5 +1,6 @@
 """What PyTorch's side of the benchmarks shares: how long work on the GPU takes, and where figures go."""
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -40,13 +41,29 @@ def microseconds(torch, work, turns=1, captured=True):
     return statistics.median(timed(torch, enqueue, calls) for _ in range(9))
 
 
+TIMES = ("us", "copy_us", "forward_ms", "both_ms", "rate")  # where a row has them
+
+
+def is_row(row):
+    """Whether all of its numbers are numbers, and what it divides by is above 0."""
+    if not isinstance(row, dict):
+        return False
+    if not all(isinstance(row[time], (int, float)) and row[time] > 0 for time in TIMES if time in row):
+        return False
+    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+
+
 def rows_of(lines):
     """What a program has noted. It may have been stopped in the middle of a line, or have had no number to write."""
     rows = []
     for line in lines:
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
+            row = None
+        if is_row(row):
+            rows.append(row)
+        else:
             print(f"no row: {line.strip()}")
     return rows
 

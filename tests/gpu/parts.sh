@@ -16,7 +16,7 @@ absent() { names+=("$1") limits+=(0) programs+=("") commands+=("") reasons+=("$2
 # What all is built from.
 sum_of_sources() {
   find algorithms include kernels perf src tests/api tests/gpu tests/kernels tests/moe examples \
-    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null | sort |
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null | LC_ALL=C sort |
     xargs cat | cksum
 }
 # Of that, of the GPU's model and of how a part is called: what passed with another is run again. The same wherever the

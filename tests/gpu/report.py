@@ -75,15 +75,17 @@ def parts(build):
 
 
 def restore(build, results):
-    """The parts of an earlier run, as that one has left them."""
+    """The parts of an earlier run, as that one has left them, but for those that have passed here since."""
     for number, part in enumerate(json.loads(pathlib.Path(results).read_text())["parts"]):
         state = build / "parts" / str(number)
-        if not part["fingerprint"]:
+        passed = [part["name"], part["fingerprint"], "passed"]
+        if not part["fingerprint"] or (state.is_file() and state.read_text().splitlines()[:3] == passed):
             continue
         counts = [part[field] for field in ("seconds", "passed", "failed", "skipped")]
-        state.write_text("".join(f"{line}\n" for line in (part["name"], part["fingerprint"], part["status"], *counts)))
         state.with_suffix(".log").write_text("\n".join(part["output"]) + "\n")
         state.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in part["numbers"]))
+        # Last, or a part would have passed without its figures where the rest cannot be read.
+        state.write_text("".join(f"{line}\n" for line in (part["name"], part["fingerprint"], part["status"], *counts)))
 
 
 def version_of_nccl(folder):
@@ -169,10 +171,20 @@ def after(build, folder, running=False):
     files = {"results.json": fitting(lambda those: json.dumps(those, indent=1) + "\n", results),
              "bars.txt": shown(bars.page, results), "log.txt": fitting(log, results)}
     for name, text in files.items():
-        for place in filter(None, (str(build), folder)):
-            replace(pathlib.Path(place) / name, text)
-    if folder and not running:
-        (pathlib.Path(folder) / "current.txt").unlink(missing_ok=True)
+        replace(build / name, text)
+    if folder:
+        copy(files, pathlib.Path(folder), running)
+
+
+def copy(files, folder, running):
+    """The run goes on without its folder: what it has found so far is in the build."""
+    try:
+        for name, text in files.items():
+            replace(folder / name, text)
+        if not running:
+            (folder / "current.txt").unlink(missing_ok=True)
+    except OSError as error:
+        print(f"no results are copied to {folder}: {error}")
 
 
 def table(build):

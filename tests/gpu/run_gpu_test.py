@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tests/gpu"))
 
 import bars  # noqa: E402
 import kernel_report  # noqa: E402
+import report  # noqa: E402
 
 # Objects are empty; a program does what the file of its name in $FAKE says.
 NVCC = """#!/bin/bash
@@ -71,6 +72,36 @@ class Pages(unittest.TestCase):
         self.assertEqual(row, ["255", "16", "~", "256", "8192", "8", "16384", "8", "0", "8", "choose<float>"])
         row = kernel_report.line_of(("another", 16, 512, 0), launched).split()
         self.assertEqual(row, ["16", "0", "~", "256", *3 * ["512", "64"], "another"])
+
+
+class Restored(unittest.TestCase):
+    PART = {"name": "part", "fingerprint": "1", "status": "passed", "seconds": 3, "passed": 1, "failed": 0, "skipped": 0,
+            "numbers": [PACK], "output": []}
+
+    def restore(self, state, **fields):
+        """What becomes of a part's state, and its figures."""
+        part = {name: value for name, value in (self.PART | fields).items() if value is not None}
+        with tempfile.TemporaryDirectory() as folder:
+            parts = pathlib.Path(folder) / "parts"
+            parts.mkdir()
+            if state:
+                (parts / "0").write_text(state)
+            results = pathlib.Path(folder) / "results.json"
+            results.write_text(json.dumps({"parts": [part]}))
+            try:
+                report.restore(pathlib.Path(folder), results)
+            except KeyError:
+                pass
+            return (parts / "0").read_text() if (parts / "0").exists() else "", (parts / "0.jsonl").exists()
+
+    def test_what_has_passed_since_stays_where_the_same_file_is_handed_back_again(self):
+        passed = "part\n1\npassed\n9\n5\n0\n0\n"
+        self.assertEqual(self.restore(passed, status="unfinished"), (passed, False))
+        self.assertEqual(self.restore(passed, fingerprint="2"), ("part\n2\npassed\n3\n1\n0\n0\n", True))
+        self.assertEqual(self.restore("part\n1\nfailed\n9\n0\n1\n0\n"), ("part\n1\npassed\n3\n1\n0\n0\n", True))
+
+    def test_no_part_has_passed_without_its_figures(self):
+        self.assertEqual(self.restore("", numbers=None), ("", False))
 
 
 class RunGpu(unittest.TestCase):
@@ -211,12 +242,25 @@ class RunGpu(unittest.TestCase):
     def test_odd_figures_of_a_part_cost_nothing_of_others(self):
         self.use_built()
         odd = {"kernel": "permute", "tokens": 8192, "us": 0.0, "copy_us": 1.0}
-        self.write("bench_gpu", note(PACK) + note(odd) + "echo '{\"kernel\": \"permute\", \"us\": nan}' >>$MEASUREMENTS\n")
+        lines = ['{"kernel": "permute", "us": nan}', '{"kernel": "permute", "us": NaN}', '{"kernel": "permute", "us": null}', "7"]
+        self.write("bench_gpu", note(PACK) + note(odd) + "".join(f"echo '{line}' >>$MEASUREMENTS\n" for line in lines))
         code, text = self.run_gpu("--bench")
         self.assertEqual(code, 0, text)
         self.assertEqual(self.parts()["layer, measured"]["numbers"], [LAYER])
+        self.assertEqual(self.parts()["kernels, measured"]["numbers"], 8 * [PACK])
+        page = (self.build / "bars.txt").read_text()
+        self.assertNotIn("Traceback", page)
+        self.assertRegex(page, "a +permute, 8192 tokens, E=64 .* kept\n")
+
+    def test_a_folder_that_vanishes_costs_no_results(self):
+        self.use_built()
+        out = self.write("out/here", "").parent
+        self.write("bench_gpu", "rm -rf $OUT\n" + note(PACK))
+        code, text = self.run_gpu("--bench", OUT=str(out))
+        self.assertEqual(code, 0, text)
+        self.assertIn("no results are copied to", text)
+        self.assertEqual(self.parts()["layer, measured"]["numbers"], [LAYER])
         self.assertEqual(self.parts()["kernels, measured"]["numbers"].count(PACK), 8)
-        self.assertIn("ZeroDivisionError", (self.build / "bars.txt").read_text())
 
     def test_a_flood_of_output_is_cut_to_its_end(self):
         self.use_built()
@@ -326,6 +370,14 @@ echo 3 passed, 0 failed, 1 skipped
         self.write("kernels_gpu", "touch $FAKE/began; (trap '' TERM; sleep 300) & wait\n")
         began = time.monotonic()
         code, text = self.run_gpu("--only", "kernels", "--no-sanitizer", "--budget", "10")
+        self.assertEqual(code, 75, text)
+        self.assertLess(time.monotonic() - began, 120)
+
+    def test_a_program_that_hangs_as_it_starts_takes_no_more_than_the_budget(self):
+        self.use_built()
+        self.write("kernels_gpu", "trap '' TERM; sleep 300\n")
+        began = time.monotonic()
+        code, text = self.run_gpu("--prebuilt", "--only", "kernels", "--no-sanitizer", "--budget", "10")
         self.assertEqual(code, 75, text)
         self.assertLess(time.monotonic() - began, 120)
 
