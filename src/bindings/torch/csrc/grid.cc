@@ -65,6 +65,12 @@ moecclDataType_t datatypeOf(at::ScalarType type) {
   }
 }
 
+moecclDataType_t wireOf(at::ScalarType type) {
+  TORCH_CHECK_VALUE(type == at::kFloat8_e4m3fn || type == at::kFloat8_e5m2,
+                    "wire must be float8_e4m3fn or float8_e5m2, not ", type);
+  return type == at::kFloat8_e4m3fn ? moecclFloat8e4m3 : moecclFloat8e5m2;
+}
+
 std::vector<std::string> scheduleNames() {
   std::vector<std::string> names;
   for (int number = 0;; ++number) {

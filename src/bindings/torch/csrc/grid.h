@@ -85,6 +85,8 @@ std::string textOf(const Call& call) {
 
 // Of tokens and rows. Throws ValueError where there is none.
 moecclDataType_t datatypeOf(at::ScalarType type);
+// Of rows on their way. Throws ValueError where there is none.
+moecclDataType_t wireOf(at::ScalarType type);
 
 // Throws ValueError where an index is none of an expert's, nor -1, or a token names one twice,
 // unless it may.

@@ -77,7 +77,7 @@ void bindRoute(py::module& module) {
              config.rowsByToken = rowsByToken ? 1 : 0;
              config.maxRows = maxRows;
              config.alignment = alignment;
-             if (wire) config.wire = datatypeOf(*wire);
+             if (wire) config.wire = wireOf(*wire);
              return std::make_shared<Route>(std::move(grid), config, type);
            }),
            NoGil(), py::arg("grid"), py::arg("dtype"), py::arg("experts"), py::arg("top_k"),

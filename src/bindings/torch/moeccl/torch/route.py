@@ -65,8 +65,7 @@ class Route(Owner):
                  first_expert + num_local_experts - 1
     top_k        experts of a token
     hidden       elements of a token
-    dtype        of tokens and rows: torch.float32, float16 or bfloat16, whose sums are made in float32; or float64, without
-                 what follows "algorithm", and with weights "combine" or None
+    dtype        of tokens and rows: torch.float32, float16 or bfloat16. Sums are made in float32
     weights      "combine": combine multiplies by them. "rows": they travel, handle.row_weights has each row's, and the
                  caller multiplies. None: there are none. They are float32
     group        the default one where None. Its backend may be another; tensors are on CPUs
@@ -85,8 +84,8 @@ class Route(Owner):
                  esp_size=1, order="esp", algorithm=None, wire=None, alignment=1, max_rows=None, rows_by_token=False):
         if weights not in WEIGHTS:
             raise ValueError(f"weights is {weights!r}; it must be 'combine', 'rows' or None")
-        if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-            raise ValueError(f"a route is of float64, float32, float16 or bfloat16, not {dtype}")
+        if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise ValueError(f"a route is of float32, float16 or bfloat16, not {dtype}")
         if max_rows is not None and max_rows < 1:
             raise ValueError(f"max_rows is {max_rows}; it must be 1 or more, or None for any number of rows")
         self.grid = grid_of(group, 1, ep_size, esp_size, order)
