@@ -130,11 +130,11 @@ const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const R
 
 // Ranks of experts say how many choices they have room for. Shards of an expert get the same
 // choices, so they say the same.
-void ThroughputPass::admit(Communicator& communicator, const Routing& routing,
-                           std::int64_t tokens) {
+const std::int32_t* ThroughputPass::admit(Communicator& communicator, const Routing& routing,
+                                          std::int64_t tokens) {
+  if (shape_.maxRows == 0) return routing.experts;
   admitted_.assign(routing.experts, routing.experts + tokens * shape_.choices);
   dropped_ = 0;
-  if (shape_.maxRows == 0) return;
   const auto ranks = static_cast<std::size_t>(topology_.ranks());
   // The first positions have the most experts.
   const auto most = static_cast<std::size_t>(shape_.experts.begin(1));
@@ -174,6 +174,7 @@ void ThroughputPass::admit(Communicator& communicator, const Routing& routing,
       expert = -1;
       ++dropped_;
     }
+  return admitted_.data();
 }
 
 std::vector<std::byte> ThroughputPass::packed(const RowList& list) const {
@@ -262,8 +263,7 @@ std::vector<RowList> ThroughputPass::hearRelays(
 
 void ThroughputPass::begin(Communicator& communicator, const Routing& routing, void*) {
   const std::int64_t tokens = routing.wrong ? 0 : routing.tokens;
-  admit(communicator, routing, tokens);
-  const std::int32_t* const chosen = admitted_.data();
+  const std::int32_t* const chosen = admit(communicator, routing, tokens);
   Home home(topology_, shape_.experts, chosen, routing.floats(), static_cast<std::int32_t>(tokens),
             shape_.choices);
   std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);

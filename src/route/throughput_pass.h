@@ -40,7 +40,8 @@ class ThroughputPass final : public RoutePass {
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
   void forgetLoads(Communicator& communicator) override;
 
-  // What begin() was given, -1 where there was no room: [tokens][choices], until the next.
+  // Where config.maxRows bounds what comes: what begin() was given, -1 where there was no room,
+  // [tokens][choices], until the next.
   const std::vector<std::int32_t>& admitted() const { return admitted_; }
   // Rows of any size, one for each token, to where the tokens' go.
   void carry(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
@@ -59,7 +60,9 @@ class ThroughputPass final : public RoutePass {
   const RouteCandidate& choose(Communicator& communicator, const Routing& routing,
                                const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
                                int* chunks);
-  void admit(Communicator& communicator, const Routing& routing, std::int64_t tokens);
+  // The choices that there is room for.
+  const std::int32_t* admit(Communicator& communicator, const Routing& routing,
+                            std::int64_t tokens);
   std::vector<std::byte> packed(const routes::RowList& list) const;
   std::vector<std::byte> roomFor(int from, int chunks, int sources,
                                  const std::vector<std::int32_t>& entriesFrom) const;

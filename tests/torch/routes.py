@@ -95,18 +95,23 @@ def near(got, wanted, what, tolerance=2e-5):
     assert error <= tolerance * (1 + (wanted.abs().max().item() if wanted.numel() else 0)), f"{what} is off by {error}"
 
 
-def step_of(route, step):
-    own = own_matrices(route)
-    tokens, indices, weights, gradient = routing_of(RANK, step)
-    tokens, weights = tokens.float().requires_grad_(), weights.float().requires_grad_()
-    output = through(route, tokens, indices, weights, own)
-    (output * gradient).sum().backward()
+def as_dense(route, step, output, tokens, weights, own):
+    """Output and gradients are those of dense layers."""
     expected, (of_tokens, of_weights), of_experts = dense(step)
     near(output, expected, "the output")
     near(tokens.grad, of_tokens, "the gradient of tokens")
     near(weights.grad, of_weights, "the gradient of weights")
     mine = of_experts[route.first_expert:route.first_expert + route.num_local_experts]
     near(own.grad if own.grad is not None else torch.zeros_like(own), mine, "the gradient of experts")
+
+
+def step_of(route, step):
+    own = own_matrices(route)
+    tokens, indices, weights, gradient = routing_of(RANK, step)
+    tokens, weights = tokens.float().requires_grad_(), weights.float().requires_grad_()
+    output = through(route, tokens, indices, weights, own)
+    (output * gradient).sum().backward()
+    as_dense(route, step, output, tokens, weights, own)
 
 
 @check
@@ -142,12 +147,7 @@ def rows_by_token_against_a_dense_layer():
         made = torch.einsum("rkij,rj->rki", own[handle.experts.long().clamp(min=0)], rows)
         output = route.combine((made * handle.row_weights[..., None]).sum(1), handle)
         (output * gradient).sum().backward()
-        expected, (of_tokens, of_weights), of_experts = dense(step)
-        near(output, expected, "the output")
-        near(tokens.grad, of_tokens, "the gradient of tokens")
-        near(weights.grad, of_weights, "the gradient of weights")
-        mine = of_experts[route.first_expert:route.first_expert + route.num_local_experts]
-        near(own.grad if own.grad is not None else torch.zeros_like(own), mine, "the gradient of experts")
+        as_dense(route, step, output, tokens, weights, own)
 
 
 @check
