@@ -4,7 +4,7 @@
 // and says both.
 #include <algorithm>
 #include <chrono>
-#include <ranges>
+#include <vector>
 
 #include "src/base/log.h"
 #include "src/comm/host_communicator.h"
@@ -140,8 +140,9 @@ void HostCommunicator::tellAwaited(const HostRun& run) {
   const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
   if (record == nullptr || now - record->told <= Awaited::kHolds) return;
   record->told = now;
-  for (const int rank : run.awaitedPeers() | std::views::take(kTold))
-    notify(moecclInProgress, rank, record->signature.text(), record);
+  std::vector<int> awaited = run.awaitedPeers();
+  awaited.resize(std::min(awaited.size(), kTold));
+  for (const int rank : awaited) notify(moecclInProgress, rank, record->signature.text(), record);
 }
 
 void HostCommunicator::hearAwaited(int source, const Notice& notice) {
