@@ -19,9 +19,9 @@ sum_of_sources() {
     -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null | LC_ALL=C sort |
     xargs cat | cksum
 }
-# Of that, of the GPU's model and of how a part is called: what passed with another is run again. The same wherever the
-# repository is.
-fingerprint() { printf '%s\n' "$sources_sum" "$arch" "${gpu% (UUID*}" "${1//"$root/"/}" | cksum; }
+# Of that, of the GPU's model, of the libraries and of how a part is called: what passed with another is run again. The
+# same wherever the repository is.
+fingerprint() { printf '%s\n' "$sources_sum" "$arch" "${gpu% (UUID*}" "$library_versions" "${1//"$root/"/}" | cksum; }
 
 # Parts leave some of the budget for their own end and for the page: 15 s of 420.
 left() { echo $((budget - budget / 28 - SECONDS)); }
@@ -65,7 +65,7 @@ run_command() {
 
 # run_part NUMBER: sets $status, and adds to $passed, $failed and $skipped.
 run_part() {
-  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log counts=(0 0 0) told
+  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log counts=(0 0 0) told rows=
   printf '\n==== %s: %s\n' "${names[number]}" "${commands[number]:-${reasons[number]}}"
   if [[ -z ${commands[number]} ]]; then
     status=skipped counts=(0 0 1)
@@ -79,6 +79,7 @@ run_part() {
     exec {printed}>&-
     wait "$reader"
     [[ $stopped ]] && exit 143 # the reader has written what the part has printed and measured
+    [[ ${names[number]} != *", measured" || -s $build/parts/$number.jsonl.new ]] || rows=none
     keep_rows "$number"
     told=$(grep -aoE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$log" | tail -1)
     if [[ $told ]]; then
@@ -94,6 +95,9 @@ run_part() {
     # Whatever went wrong beside the tests, such as what a sanitizer found, counts too.
     elif ((code != 0 && code != 77 && counts[1] == 0)); then
       ((counts[1] += 1))
+    elif [[ $rows == none ]] && ((code == 0)); then
+      echo "${names[number]}: nothing was measured"
+      counts=(0 1 0)
     fi
     ((counts[1] > 0)) && status=failed
     ((code == 77)) && status=skipped
@@ -122,6 +126,7 @@ run_parts() {
   mkdir -p "$build/parts"
   printf '%s\n' "${names[@]}" >"$build/parts/names"
   python3 tests/gpu/report.py begin "$build" "$nvcc" "$nccl" "$sanitizer_program" "$from" || exit 1
+  library_versions=$(python3 tests/gpu/report.py libraries "$build") || exit 1
   # What has taken its share before comes last, or a part that hangs would keep others from the budget. Where a call was
   # killed, what the part has measured that was running stays until there is more.
   for number in "${!names[@]}"; do

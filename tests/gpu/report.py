@@ -2,6 +2,7 @@
 """Writes what a run of tests/run_gpu.sh has found so far.
 
     report.py begin BUILD NVCC NCCL SANITIZER RESULTS    asks for the machine and versions
+    report.py libraries BUILD                            prints those versions on which results depend
     report.py after BUILD FOLDER                         writes the files, and copies them to FOLDER
     report.py table BUILD                                prints the bars, and a table of the parts
 
@@ -134,6 +135,11 @@ def begin(build, nvcc, nccl, sanitizer, results):
                   "parts that it should have are run again")
 
 
+def libraries(build):
+    versions_here = json.loads((build / "machine.json").read_text())["versions"]
+    print(*(versions_here[name] for name in ("cuda", "nccl", "torch")))
+
+
 def replace(path, text):
     """So that no half of it is left where the run is killed."""
     new = path.with_name(path.name + ".new")
@@ -196,4 +202,4 @@ def table(build):
 
 
 if __name__ == "__main__":
-    {"begin": begin, "after": after, "table": table}[sys.argv[1]](pathlib.Path(sys.argv[2]), *sys.argv[3:])
+    {"begin": begin, "libraries": libraries, "after": after, "table": table}[sys.argv[1]](pathlib.Path(sys.argv[2]), *sys.argv[3:])

@@ -41,6 +41,8 @@ SIZES = {"type": "bfloat16", "tokens": 8192, "embedding": 7168, "experts": 64, "
 PACK = {"kernel": "permute", **SIZES, "us": 400.0, "bytes": 1.06e9, "flops": 0.0, "copy_us": 360.0}
 LAYER = {"layer": "S1", **SIZES, "hidden": 2048, "by": "moeccl", "flops": 3.8e12, "bytes": 3.7e9, "forward_ms": 7.5}
 
+STEP = {"step": "dispatch", "us": 20.0}
+
 
 def note(row):
     """A program's line that measures."""
@@ -122,7 +124,8 @@ class RunGpu(unittest.TestCase):
         self.write("bin/strip", "#!/bin/sh\n").chmod(0o755)
         self.write("kernels_gpu", "echo 3 passed, 0 failed, 1 skipped\n")
         self.write("bench_gpu", "echo 17 GB/s\n" + note(PACK))
-        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\n[[ $* == *layer* ]] || exit 0\n" + note(LAYER))
+        self.write("ranks_gpu", "echo 5 passed, 0 failed, 0 skipped\nif [[ $* == *layer* ]]; then\n" + note(LAYER) +
+                   "elif [[ $* == *--bench* ]]; then\n" + note(STEP) + "fi\n")
 
     def use_built(self):
         """What every build makes alike, once."""
@@ -322,7 +325,7 @@ echo 3 passed, 0 failed, 1 skipped
         self.assertEqual(self.parts()["kernels, measured"]["status"], "unfinished")
         self.assertEqual(self.parts()["ranks 1"]["status"], "unfinished")
 
-        self.write("bench_gpu", "echo 17 GB/s\n")
+        self.write("bench_gpu", "echo 17 GB/s\n" + note(PACK))
         code, text = self.run_gpu(*options, "500")
         self.assertEqual(code, 0, text)
         self.assertNotIn("==== kernels, quick:", text)
@@ -353,6 +356,24 @@ echo 3 passed, 0 failed, 1 skipped
             code, text = self.run_gpu(*options)
             self.assertEqual(code, 0, text)
             self.assertEqual("==== kernels:" in text, runs, text)
+
+    def test_figures_beside_another_library_are_not_kept(self):
+        self.use_built()
+        options = ["--only", "kernels", "--no-sanitizer", "--budget", "500"]
+        for patch, runs in ((9, True), (9, False), (10, True)):
+            self.write("include/nccl.h", f"#define NCCL_MAJOR 2\n#define NCCL_MINOR 28\n#define NCCL_PATCH {patch}\n")
+            code, text = self.run_gpu(*options)
+            self.assertEqual(code, 0, text)
+            self.assertEqual("==== kernels:" in text, runs, text)
+
+    def test_a_part_that_measures_nothing_has_failed(self):
+        self.use_built()
+        for said in ("echo 17 GB/s\n", "echo 0 passed, 0 failed, 0 skipped\n", ": >$MEASUREMENTS\n"):
+            self.write("bench_gpu", said)
+            code, text = self.run_gpu("--only", "kernels", "--bench")
+            self.assertEqual(code, 1, text)
+            self.assertIn("kernels, measured: nothing was measured\n", text)
+            self.assertTrue(text.endswith("\n0 passed, 1 failed, 0 skipped\n"), text)
 
     def test_a_part_that_hangs_keeps_no_other_from_the_budget(self):
         options = ["--no-sanitizer", "--nodes", "1", "--budget"]
