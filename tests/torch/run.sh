@@ -6,7 +6,7 @@ usage() {
   cat <<'END'
 usage: tests/torch/run.sh FOLDER INCLUDE VENV [RANKS...]
 
-  FOLDER    has libmoeccl.so and libmoeccl-moe.so, or folders of it have
+  FOLDER    has libmoeccl.so, or a folder of it has
   INCLUDE   has moeccl/moeccl.h
   VENV      a virtual environment of Python; made, with torch (2.4 GB from PyPI), where it has none
   RANKS     numbers of ranks to run the checks with: 4 and 8 unless given

@@ -1,6 +1,6 @@
-"""Where setup.py has libmoeccl and libmoeccl-moe from, copies of which become part of the package:
+"""Where setup.py has libmoeccl from, a copy of which becomes part of the package:
 
-MOECCL_ROOT     a prefix that they were installed to, or a build folder of meson's, where MOECCL_INCLUDE names the folder that has
+MOECCL_ROOT     a prefix that it was installed to, or a build folder of meson's, where MOECCL_INCLUDE names the folder that has
                 moeccl/moeccl.h
 pkg-config      else, an installation of this version
 meson           else, the sources that lie beside: an sdist's, or the repository's. MOECCL_MESON_OPTIONS has more options for them,
@@ -13,20 +13,17 @@ import shlex
 import subprocess
 import sys
 
-# Of layers, and of communication.
-NAMES = ("moeccl-moe", "moeccl")
+NAME = "moeccl"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Library:
-    """The folder of its headers, and its files by the names that programs load."""
+    """The folder of its headers, its file, and the name by which programs load that."""
 
-    def __init__(self, include, files):
+    def __init__(self, include, path):
         self.include = include
-        self.files = files
-
-    def folders(self):
-        return sorted({os.path.dirname(path) for path in self.files.values()})
+        self.path = path
+        self.soname = dynamic(path, "SONAME")
 
 
 def source_folder():
@@ -47,7 +44,7 @@ def pkg_config(*arguments):
 
 def must_be_built(version):
     """Whether neither of the others serves."""
-    return not os.environ.get("MOECCL_ROOT") and pkg_config("--modversion", f"moeccl-moe = {version}") is None
+    return not os.environ.get("MOECCL_ROOT") and pkg_config("--modversion", f"{NAME} = {version}") is None
 
 
 def dynamic(path, tag):
@@ -71,20 +68,16 @@ def copy(path, target):
 
 
 def below(root, include):
-    """Those in a prefix or a build folder."""
-    files = {}
-    for name in NAMES:
-        found = glob.glob(os.path.join(root, "**", f"lib{name}.so"), recursive=True)
-        if not found:
-            sys.exit(f"moeccl: there is no lib{name}.so in {root}")
-        path = os.path.abspath(found[0])
-        files[dynamic(path, "SONAME")] = path
-    return Library(include, files)
+    """The one in a prefix or a build folder."""
+    found = glob.glob(os.path.join(root, "**", f"lib{NAME}.so"), recursive=True)
+    if not found:
+        sys.exit(f"moeccl: there is no lib{NAME}.so in {root}")
+    return Library(include, os.path.abspath(found[0]))
 
 
 def built(source, folder):
-    """Those that meson makes of the sources, in the folder."""
-    options = ["-Dmoe=enabled", "-Dtests=disabled", "-Dmpi=disabled", "-Dperf=disabled",
+    """The one that meson makes of the sources, in the folder."""
+    options = ["-Dmoe=disabled", "-Dtests=disabled", "-Dmpi=disabled", "-Dperf=disabled",
                *shlex.split(os.environ.get("MOECCL_MESON_OPTIONS", ""))]
     configured = ["--reconfigure"] if os.path.exists(os.path.join(folder, "build.ninja")) else []
     setup = subprocess.run(["meson", "setup", *configured, folder, source, *options], stdout=subprocess.PIPE, text=True)
@@ -93,7 +86,7 @@ def built(source, folder):
         errors = [line for line in setup.stdout.splitlines() if "ERROR" in line]
         sys.exit("\n".join(["moeccl: the library cannot be built.", *errors]))
     jobs = os.environ.get("MAX_JOBS")
-    subprocess.run(["meson", "compile", "-C", folder, *(["-j", jobs] if jobs else []), *NAMES], check=True)
+    subprocess.run(["meson", "compile", "-C", folder, *(["-j", jobs] if jobs else []), NAME], check=True)
     return below(os.path.join(folder, "src"), os.path.join(source, "include"))
 
 
@@ -103,7 +96,7 @@ def find(version, folder):
     if root:
         return below(root, os.environ.get("MOECCL_INCLUDE", os.path.join(root, "include")))
     if not must_be_built(version):
-        return below(*pkg_config("--variable=libdir", "moeccl-moe"), *pkg_config("--variable=includedir", "moeccl-moe"))
+        return below(*pkg_config("--variable=libdir", NAME), *pkg_config("--variable=includedir", NAME))
     source = source_folder()
     if source is None:
         sys.exit(f"moeccl: libmoeccl {version} was not found; install it, or set MOECCL_ROOT to where it is")

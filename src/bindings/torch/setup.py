@@ -17,11 +17,10 @@ class Build(BuildExtension):
         library = native_library.find(self.distribution.get_version(), os.path.abspath(os.path.join("build", "library")))
         for extension in self.extensions:
             extension.include_dirs.append(library.include)
-            extension.library_dirs += library.folders()
+            extension.library_dirs.append(os.path.dirname(library.path))
         super().run()
         folder = os.path.dirname(self.get_ext_fullpath(EXTENSION))
-        for name, path in library.files.items():
-            native_library.copy(path, os.path.join(folder, name))
+        native_library.copy(library.path, os.path.join(folder, library.soname))
 
 
 setup(
@@ -29,7 +28,7 @@ setup(
         CppExtension(
             EXTENSION,
             sorted(glob.glob("csrc/*.cc")),
-            libraries=[*native_library.NAMES],
+            libraries=[native_library.NAME],
             # Debugging information doubles the time that this takes.
             extra_compile_args=["-std=c++20", "-O1", "-g0"],
             # The library lies beside it, wherever that is.

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 __all__ = ["register"]
 
-PACKAGES = {"libhwloc": "libhwloc15", "libmd": "libmd0", "libopenblas": "libopenblas0", "libuc": "libucx0"}
+PACKAGES = {"libhwloc": "libhwloc15", "libmd": "libmd0", "libuc": "libucx0"}
 
 
 def _advice(error):
