@@ -1,4 +1,4 @@
-// How often each expert was chosen by the tokens of this rank.
+// How often tokens of this rank chose each expert, and how many rows came to it.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,15 @@ namespace moeccl {
 
 class ExpertLoads {
  public:
-  explicit ExpertLoads(int experts) : counts_(static_cast<std::size_t>(experts), 0) {}
+  explicit ExpertLoads(int experts) : counts_(static_cast<std::size_t>(experts) + 1, 0) {}
 
   void add(std::int64_t choices, const std::int32_t* chosen) {
     for (std::int64_t i = 0; i < choices; ++i)
       if (chosen[i] >= 0) ++counts_[static_cast<std::size_t>(chosen[i])];
   }
-  // And behind the experts the number of rows.
-  std::vector<std::int64_t> with(std::int64_t rows) const {
-    std::vector<std::int64_t> all = counts_;
-    all.push_back(rows);
-    return all;
-  }
+  void addRows(std::int64_t rows) { counts_.back() += rows; }
+  // By expert, and behind them the rows.
+  const std::vector<std::int64_t>& counts() const { return counts_; }
   void forget() { std::ranges::fill(counts_, 0); }
 
  private:

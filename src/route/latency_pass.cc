@@ -87,8 +87,7 @@ LatencyPass::LatencyPass(Communicator& communicator, const RouteShape& shape,
       here_(shape.experts, paths_, rank_, topology_.ranks(),
             static_cast<std::int32_t>(shape.maxTokens), shape.choices),
       dispatch_(*this),
-      combine_(*this),
-      loads_(shape.experts.count) {
+      combine_(*this) {
   const int ranks = topology_.ranks(), own = topology_.nodeOf(rank_);
   sourceOfRank_.resize(static_cast<std::size_t>(ranks));
   for (std::size_t i = 0; i < relay_.sources.size(); ++i)
@@ -223,12 +222,7 @@ void LatencyPass::rankCounts(Communicator& communicator, std::int64_t* counts) c
 
 std::vector<std::int64_t> LatencyPass::loads(Communicator& communicator) const {
   waitForCalls(communicator);
-  return loads_.with(rowsSoFar_);
-}
-
-void LatencyPass::forgetLoads(Communicator&) {
-  loads_.forget();
-  rowsSoFar_ = 0;
+  return loads_.counts();
 }
 
 void LatencyPass::launch(Communicator& communicator, const std::shared_ptr<CachedPlan>& plan,
@@ -343,7 +337,7 @@ bool LatencyPass::Dispatch::work(const Op&, Misfit*) {
       from.rows.list.weights.clear();
     }
   pass_.here_.fill();
-  pass_.rowsSoFar_ += pass_.here_.rows();
+  pass_.loads_.addRows(pass_.here_.rows());
   const std::size_t bytes = pass_.shape_.sentRowBytes();
   for (std::size_t i = 0; i < pass_.here_.from.size(); ++i) {
     const Here::From& from = pass_.here_.from[i];

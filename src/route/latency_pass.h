@@ -15,7 +15,6 @@
 
 #include "algorithms/routes/plans.h"
 #include "src/exec/content.h"
-#include "src/route/expert_loads.h"
 #include "src/route/route_pass.h"
 
 namespace moeccl {
@@ -35,7 +34,6 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
   const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override;
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
-  void forgetLoads(Communicator& communicator) override;
 
   // Those of one routing are on one stream, or wait for each other.
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
@@ -125,8 +123,6 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
   Dispatch dispatch_;
   Combine combine_;
   std::shared_ptr<CachedPlan> dispatchPlan_, combinePlan_;
-  ExpertLoads loads_;
-  std::int64_t rowsSoFar_ = 0;
   bool dispatched_ = false;
   void* stream_ = nullptr;  // of the last call
 };

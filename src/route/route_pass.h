@@ -13,6 +13,7 @@
 #include "src/base/error.h"
 #include "src/comm/communicator.h"
 #include "src/model/route_price.h"
+#include "src/route/expert_loads.h"
 #include "src/route/route_shape.h"
 
 namespace moeccl {
@@ -83,16 +84,17 @@ class RoutePass {
 
   // Of this rank: its choices of each expert, and behind them the rows that came to it; since
   // forgetLoads().
-  virtual std::vector<std::int64_t> loads(Communicator& communicator) const = 0;
-  virtual void forgetLoads(Communicator& communicator) = 0;
+  virtual std::vector<std::int64_t> loads(Communicator&) const { return loads_.counts(); }
+  virtual void forgetLoads(Communicator&) { loads_.forget(); }
 
  protected:
   RoutePass(const RouteShape& shape, int rank, const RoutePrices& prices)
-      : shape_(shape), rank_(rank), prices_(prices) {}
+      : shape_(shape), rank_(rank), prices_(prices), loads_(shape.experts.count) {}
 
   const RouteShape shape_;
   const int rank_;
   const RoutePrices prices_;
+  ExpertLoads loads_;  // where begin() is given choices of the host's
 };
 
 }  // namespace moeccl

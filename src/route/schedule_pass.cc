@@ -87,7 +87,6 @@ SchedulePass::SchedulePass(Communicator& communicator, const RouteShape& shape,
       schedules_(schedules),
       beginName_(std::make_shared<PlanName>(nameOf(shape))),
       gatherName_(std::make_shared<PlanName>("route: choices of other ranks")),
-      loads_(shape.experts.count),
       begins_(static_cast<std::size_t>(shape.localExperts(communicator.rank())) + 1, 0) {}
 
 SchedulePass::~SchedulePass() {
@@ -326,7 +325,7 @@ void SchedulePass::begin(Communicator& communicator, const Routing& routing, voi
   });
   std::ranges::copy(setup_->run.rowBegins(), begins_.begin());
   loads_.add(count * shape_.choices, routing.experts + first * shape_.choices);
-  rowsSoFar_ += begins_.back();
+  loads_.addRows(begins_.back());
 }
 
 std::int64_t SchedulePass::dropped() const { return setup_->work.dropped(); }
@@ -397,11 +396,6 @@ void SchedulePass::combineBackward(Communicator& communicator, const void* outpu
     setup_->run.toRowsBackward(padded(outputGradients, on), were, rowGradients, on);
     if (shape_.weighs()) setup_->work.takeWeightGradients(weightGradients, on);
   });
-}
-
-void SchedulePass::forgetLoads(Communicator&) {
-  loads_.forget();
-  rowsSoFar_ = 0;
 }
 
 }  // namespace moeccl

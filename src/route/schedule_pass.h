@@ -6,7 +6,6 @@
 #include <optional>
 #include <vector>
 
-#include "src/route/expert_loads.h"
 #include "src/route/route_pass.h"
 #include "src/route/route_schedules.h"
 
@@ -35,9 +34,6 @@ class SchedulePass final : public RoutePass {
   void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
                        void* rowGradients, void* weightGradients, void* stream) override;
 
-  std::vector<std::int64_t> loads(Communicator&) const override { return loads_.with(rowsSoFar_); }
-  void forgetLoads(Communicator&) override;
-
  private:
   struct Setup;
 
@@ -63,8 +59,6 @@ class SchedulePass final : public RoutePass {
 
   RouteSchedules& schedules_;
   const std::shared_ptr<const PlanName> beginName_, gatherName_;
-  ExpertLoads loads_;
-  std::int64_t rowsSoFar_ = 0;
   std::int64_t tokens_ = 0;
   bool combined_ = false;  // since begin()
   std::optional<std::size_t> alternative_;

@@ -80,7 +80,6 @@ ThroughputPass::ThroughputPass(Communicator& communicator, const RouteShape& sha
       beginName_(std::make_shared<PlanName>(beginNameOf(shape))),
       roomName_(std::make_shared<PlanName>(beginNameOf(shape) + ": room for rows")),
       candidates_(candidatesOf(shape, topology_, rank_)),
-      loads_(shape.experts.count),
       plans_(std::make_shared<Plans>()) {}
 
 std::size_t ThroughputPass::countBytes() const {
@@ -282,7 +281,7 @@ void ThroughputPass::begin(Communicator& communicator, const Routing& routing, v
                       hearRelays(communicator, *state, chunks, entriesFrom), shape_.alignment);
 
   loads_.add(tokens * shape_.choices, routing.experts);
-  rowsSoFar_ += state->here->rows();
+  loads_.addRows(state->here->rows());
   auto plans = std::make_shared<Plans>();
   const auto newest = [](auto& made, auto& old) { return made ? std::move(made) : std::move(old); };
   plans->oldDispatch = newest(plans_->dispatch, plans_->oldDispatch);
@@ -313,15 +312,6 @@ const float* ThroughputPass::rowWeights() const {
 std::int64_t ThroughputPass::tokens() const { return state_->home.tokens(); }
 
 const RouteAlgorithm& ThroughputPass::algorithm() const { return *state_->chosen.algorithm; }
-
-std::vector<std::int64_t> ThroughputPass::loads(Communicator&) const {
-  return loads_.with(rowsSoFar_);
-}
-
-void ThroughputPass::forgetLoads(Communicator&) {
-  loads_.forget();
-  rowsSoFar_ = 0;
-}
 
 Call ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t rowBytes,
                                  const std::shared_ptr<const PlanName>& inside) {

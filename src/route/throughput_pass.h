@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "src/route/expert_loads.h"
 #include "src/route/route_choice.h"
 #include "src/route/route_pass.h"
 
@@ -36,9 +35,6 @@ class ThroughputPass final : public RoutePass {
                        void* rowGradients, void* weightGradients, void* stream) override;
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
-
-  std::vector<std::int64_t> loads(Communicator& communicator) const override;
-  void forgetLoads(Communicator& communicator) override;
 
   // Where config.maxRows bounds what comes: what begin() was given, -1 where there was no room,
   // [tokens][choices], until the next.
@@ -91,8 +87,7 @@ class ThroughputPass final : public RoutePass {
   const Topology topology_;
   const std::shared_ptr<const PlanName> beginName_, roomName_;
   const std::vector<RouteCandidate> candidates_;
-  ExpertLoads loads_;
-  std::int64_t rowsSoFar_ = 0, dropped_ = 0;
+  std::int64_t dropped_ = 0;
   std::vector<std::int32_t> admitted_;
   std::shared_ptr<State> state_;
   std::shared_ptr<Plans> plans_;

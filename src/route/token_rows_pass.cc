@@ -24,8 +24,7 @@ RouteShape byPosition(RouteShape shape) {
 TokenRowsPass::TokenRowsPass(Communicator& communicator, const RouteShape& shape,
                              const RoutePrices& prices)
     : RoutePass(shape, communicator.rank(), prices),
-      rows_(communicator, byPosition(shape), prices),
-      loads_(shape.experts.count) {}
+      rows_(communicator, byPosition(shape), prices) {}
 
 void TokenRowsPass::begin(Communicator& communicator, const Routing& routing, void* stream) {
   const auto choices = static_cast<std::size_t>(shape_.choices);
@@ -49,7 +48,7 @@ void TokenRowsPass::begin(Communicator& communicator, const Routing& routing, vo
     dropped_ += std::find(token, token + shape_.choices, position) == token + shape_.choices;
   }
   loads_.add(static_cast<std::int64_t>(all), routing.experts);
-  rowsSoFar_ += rows_.roomForRows();
+  loads_.addRows(rows_.roomForRows());
   tellChoices(communicator, routing);
 }
 
@@ -95,12 +94,6 @@ void TokenRowsPass::returnWeights(Communicator& communicator, const float* rowWe
           kept->own[i] = kept->choices->experts[i] >= 0 ? rowWeightGradients[i] : 0;
       },
       stream);
-}
-
-void TokenRowsPass::forgetLoads(Communicator& communicator) {
-  loads_.forget();
-  rowsSoFar_ = 0;
-  rows_.forgetLoads(communicator);
 }
 
 }  // namespace moeccl

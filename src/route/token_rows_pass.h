@@ -7,7 +7,6 @@
 #include <memory>
 #include <vector>
 
-#include "src/route/expert_loads.h"
 #include "src/route/throughput_pass.h"
 
 namespace moeccl {
@@ -47,9 +46,6 @@ class TokenRowsPass final : public RoutePass {
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
 
-  std::vector<std::int64_t> loads(Communicator&) const override { return loads_.with(rowsSoFar_); }
-  void forgetLoads(Communicator& communicator) override;
-
  private:
   // Of the rows that have come, [rows][choices].
   struct RowChoices {
@@ -59,8 +55,7 @@ class TokenRowsPass final : public RoutePass {
   void tellChoices(Communicator& communicator, const Routing& routing);
 
   ThroughputPass rows_;
-  ExpertLoads loads_;
-  std::int64_t rowsSoFar_ = 0, dropped_ = 0;
+  std::int64_t dropped_ = 0;
   std::vector<std::int32_t> positions_;
   std::shared_ptr<const RowChoices> choices_;
 };
