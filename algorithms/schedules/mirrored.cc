@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "algorithms/schedules/kinds.h"
 #include "algorithms/schedules/transformations.h"
 
 namespace moeccl::schedules {
@@ -79,12 +80,6 @@ class Mirror {
             .copies = phase.copies};
   }
 
-  // What binds the rows, forward and backward.
-  void bind(Phase& back, const Phase& phase) {
-    if (const int last = phase.reads.back(); table(last).element == Element::count64)
-      back.reads.push_back(kept(last));
-  }
-
   // The phase that made a table, which is mirrored with whoever reads it.
   const Phase& maker(int index) {
     for (std::size_t i = 0; i < forward_.phases.size(); ++i)
@@ -104,57 +99,56 @@ class Mirror {
         return split(phase);
       case Kind::join:
         return join(phase);
-      case Kind::gate:
-        return gate(phase);
-      case Kind::permute: {
-        Phase back = backward(phase, of(phase.writes[0]));
-        back.reads.push_back(kept(phase.reads[1]));
-        Held held = dual(table(phase.reads[0]).held);
-        // Each rank has the gradients that come from its own rows.
-        if (!phase.routed && table(phase.writes[0]).held.mp != table(phase.reads[0]).held.mp)
-          held.mp = State::partial;
-        contribute(back, phase.reads[0], held);
-        bind(back, phase);
-        return made_.add(std::move(back));
-      }
       case Kind::regroup: {
         const Table target = gradientOf(phase.reads[0]);
         of(phase.reads[0]) = made_.regroup(of(phase.writes[0]), target.shape, target.name);
         made_.at(of(phase.reads[0])).held = target.held;
         return;
       }
-      case Kind::experts: {
-        Phase back = backward(phase, of(phase.writes[0]));
-        back.reads.push_back(kept(phase.reads[0]));
-        contribute(back, phase.reads[0], dual(table(phase.reads[0]).held));
-        bind(back, phase);
-        return made_.add(std::move(back));
-      }
-      case Kind::combine: {
-        Phase back = backward(phase, of(phase.writes[0]));
-        back.reads.push_back(kept(phase.reads[0]));
-        back.reads.push_back(kept(phase.reads[1]));
-        contribute(back, phase.reads[0], dual(table(phase.reads[0]).held));
-        Held held = dual(table(phase.reads[1]).held);
-        if (table(phase.writes[0]).held.mp == State::partial) held.mp = State::partial;
-        contribute(back, phase.reads[1], held);
-        bind(back, phase);
-        return made_.add(std::move(back));
-      }
       case Kind::route:
         return;  // it has no gradient
-      case Kind::residual: {
-        Phase back = backward(phase, of(phase.writes[0]));
-        for (const int read : phase.reads)
-          back.reads.push_back(table(read).role == Role::weights ? weights(read) : kept(read));
-        contribute(back, phase.reads[0], dual(table(phase.reads[0]).held));
-        contribute(back, phase.reads[1], ofWeights(phase.reads[0]));
-        return made_.add(std::move(back));
-      }
       case Kind::add:
         of(phase.reads[0]) = of(phase.writes[0]);
         return;
+      case Kind::gate:
+        addSummands(phase);
+        return transpose(phase);
+      default:
+        return transpose(phase);
     }
+  }
+
+  // The phase of the same kind backward.
+  void transpose(const Phase& phase) {
+    const Signature& signature = signatureOf(phase.kind);
+    Phase back = backward(phase, of(phase.writes[0]));
+    for (const Signature::Operand& it : signature.kept) {
+      const int needed = (it.written ? phase.writes : phase.reads)[it.index];
+      back.reads.push_back(table(needed).role == Role::weights ? weights(needed) : kept(needed));
+    }
+    for (const std::size_t read : signature.gradients)
+      contribute(back, phase.reads[read], heldBackward(phase, read));
+    if (const int last = phase.reads.back(); table(last).element == Element::count64)
+      back.reads.push_back(kept(last));
+    made_.add(std::move(back));
+  }
+
+  // What ranks hold of the gradient of a read.
+  Held heldBackward(const Phase& phase, std::size_t read) const {
+    const Table& it = table(phase.reads[read]);
+    if (it.role == Role::weights) {
+      // Of weights that were applied to those tokens.
+      const bool part = std::ranges::count(table(phase.reads[0]).shape, Dim::partTokens) > 0;
+      return {.mp = part ? State::partial : State::replicated};
+    }
+    Held held = dual(it.held);
+    // Each rank has the gradients that come from its own rows, of tokens that others have too.
+    const Table& made = table(phase.writes[0]);
+    const bool ofOwnRows =
+        phase.kind == Kind::permute ? made.held.mp != it.held.mp : made.held.mp == State::partial;
+    if (!phase.routed && ofOwnRows && signatureOf(phase.kind).reads[read] != Holds::rows)
+      held.mp = State::partial;
+    return held;
   }
 
   int weights(int index) {
@@ -163,12 +157,6 @@ class Mirror {
           made_.schedule().tables[i].name == table(index).name)
         return static_cast<int>(i);
     return made_.weights(table(index).name, table(index).shape);
-  }
-
-  // What ranks hold of the gradient of weights that were applied to those tokens.
-  Held ofWeights(int tokens) const {
-    const bool part = std::ranges::count(table(tokens).shape, Dim::partTokens) > 0;
-    return {.mp = part ? State::partial : State::replicated};
   }
 
   void exchange(const Phase& phase) {
@@ -243,30 +231,23 @@ class Mirror {
     of(own) = made_.split(GroupKind::mp, of(phase.writes[0]), gradientOf(own).name);
   }
 
-  void gate(const Phase& phase) {
-    const int tokens = phase.reads[0], routing = phase.writes[0];
-    if (made_.at(of(routing)).held.mp == State::partial) {
-      Phase whole{.kind = Kind::exchange,
-                  .name = reduced_,
-                  .collective = Collective::allReduce,
-                  .group = GroupKind::mp};
-      for (const int index : {tokens, routing}) {
-        if (of(index) < 0) continue;
-        Table sum = made_.at(of(index));
-        made_.at(of(index)).name = "partial " + sum.name;
-        sum.held.mp = State::replicated;
-        sum.sum = false;
-        whole.reads.push_back(of(index));
-        whole.writes.push_back(of(index) = made_.table(std::move(sum)));
-      }
-      made_.add(std::move(whole));
+  // A gate adds a gradient of its own, once, to what is whole.
+  void addSummands(const Phase& gate) {
+    if (made_.at(of(gate.writes[0])).held.mp != State::partial) return;
+    Phase whole{.kind = Kind::exchange,
+                .name = reduced_,
+                .collective = Collective::allReduce,
+                .group = GroupKind::mp};
+    for (const int index : {gate.reads[0], gate.writes[0]}) {
+      if (of(index) < 0) continue;
+      Table sum = made_.at(of(index));
+      made_.at(of(index)).name = "partial " + sum.name;
+      sum.held.mp = State::replicated;
+      sum.sum = false;
+      whole.reads.push_back(of(index));
+      whole.writes.push_back(of(index) = made_.table(std::move(sum)));
     }
-    Phase back = backward(phase, of(routing));
-    back.reads.push_back(kept(routing));
-    back.reads.push_back(weights(phase.reads[1]));
-    contribute(back, tokens, dual(table(tokens).held));
-    contribute(back, phase.reads[1], ofWeights(tokens));
-    made_.add(std::move(back));
+    made_.add(std::move(whole));
   }
 
   // Adds the summands of the ranks of an MP group, where its gradient is such.

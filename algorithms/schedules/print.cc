@@ -3,7 +3,7 @@
 #include <ostream>
 #include <sstream>
 
-#include "algorithms/schedules/schedule.h"
+#include "algorithms/schedules/kinds.h"
 
 namespace moeccl::schedules {
 namespace {
@@ -13,9 +13,6 @@ constexpr std::array<const char*, kDims> kDimNames = {
     "chunk",     "T",    "T/N_MP", "T/chunk", "rows",    "rows",   "rows", "rows",
     "kept rows", "M",    "k",      "sums",    "gate",    "branch"};
 constexpr std::array<const char*, kGroupKinds> kGroupNames = {"all ranks", "MP", "EP", "ESP"};
-constexpr std::array<const char*, 11> kKindNames = {"exchange", "split",    "join",    "gate",
-                                                    "route",    "permute",  "regroup", "experts",
-                                                    "combine",  "residual", "add"};
 constexpr std::array<const char*, 3> kStateNames = {"", "replicated", "partial sums"};
 
 std::string tableName(const Schedule& schedule, int index) {
@@ -66,7 +63,7 @@ std::string describe(const Shape& shape) {
 std::string describe(const Schedule& schedule, int phase) {
   const Phase& it = schedule.phases[static_cast<std::size_t>(phase)];
   std::ostringstream out;
-  out << kKindNames[static_cast<std::size_t>(it.kind)];
+  out << signatureOf(it.kind).name;
   if (it.backward) out << " backward";
   if (it.kind == Kind::exchange)
     out << " \"" << it.name << "\", " << moeccl::nameOf(carrier(schedule, it)) << " of "

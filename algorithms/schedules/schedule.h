@@ -125,14 +125,9 @@ enum class Kind : std::uint8_t {
   residual,  // tokens -> tokens, through the residual branch
   add,       // tokens, those of the table's chunk -> added to a sum
 };
+inline constexpr int kKinds = static_cast<int>(Kind::add) + 1;
 
-// Backward (Phase::backward), with D for gradients, and what forward had where it is needed:
-//   gate      D of weights, routing -> adds to D of tokens; D of the gate
-//   permute   D of rows, routing -> D of tokens
-//   experts   D of rows made, rows given -> D of rows given; D of experts, which stay on their
-//             ranks
-//   combine   D of tokens, rows, routing -> D of rows, D of weights
-//   residual  D of tokens, tokens -> D of tokens, D of the branch
+// algorithms/schedules/kinds.h has the tables of each kind, forward and backward.
 struct Phase {
   Kind kind;
   std::string name;  // as in errors and prices: "EP-AlltoAll of the counts"

@@ -1,6 +1,7 @@
 // Whether each phase has as many tables as its kind, of shapes that belong together.
 #include <algorithm>
 
+#include "algorithms/schedules/kinds.h"
 #include "src/verify/schedule.h"
 
 namespace moeccl {
@@ -68,33 +69,13 @@ class ScheduleShapeCheck {
                     ? ofBatch(inner(in(0).shape)) == ofBatch(inner(out(0).shape))
                     : sameInner());
       case Kind::add:
-        return !back && are(1, 1) && tokens(in(0)) && tokens(out(0)) &&
+        return !back && are(1, 1) && holds(in(0), Holds::tokens) && holds(out(0), Holds::tokens) &&
                ofBatch(in(0).shape) == ofBatch(out(0).shape);
-      case Kind::experts:
-        return are(back ? 2 : 1, 1) && rows(in(0)) && like(out(0), in(0).shape) &&
-               (!back || like(in(1), in(0).shape));
-      case Kind::residual:
-        return are(back ? 3 : 2, back ? 2 : 1) && tokens(in(0)) && like(out(0), in(0).shape) &&
-               like(in(reads - 1), {Dim::residualWeights}) &&
-               (!back || (like(in(1), in(0).shape) && like(out(1), {Dim::residualWeights})));
-      case Kind::gate:
-        return gate();
       case Kind::route:
-        return !back && are(1, 1) && ownRouting(in(0)) && out(0).element == Element::count64 &&
-               out(0).shape == kByRank;
-      case Kind::permute:
-        if (!are(2, 1) || !routing(in(1)) || !way(back ? in(0) : out(0), in(1))) return false;
-        return back ? rows(in(0)) && like(out(0), ending(in(1).shape, Dim::embedding))
-                    : rows(out(0)) && like(in(0), ending(in(1).shape, Dim::embedding));
-      case Kind::combine:
-        if (!back)
-          return are(2, 1) && rows(in(0)) && routing(in(1)) && way(in(0), in(1)) &&
-                 like(out(0), ending(in(1).shape, Dim::embedding));
-        return are(3, 2) && rows(in(1)) && routing(in(2)) && way(in(1), in(2)) &&
-               like(in(0), ending(in(2).shape, Dim::embedding)) && like(out(0), in(1).shape) &&
-               like(out(1), in(2).shape);
+        return fitsSignature(reads) && in(0).shape.size() == 2 && out(0).shape == kByRank;
+      default:
+        return fitsSignature(reads);
     }
-    return false;
   }
 
  private:
@@ -103,25 +84,74 @@ class ScheduleShapeCheck {
   const Table& out(std::size_t i) const { return at(phase_.writes[i]); }
   bool sameInner() const { return inner(in(0).shape) == inner(out(0).shape); }
 
-  static bool like(const Table& table, const Shape& shape) {
-    return table.shape == shape && table.element == Element::layer;
-  }
-  static bool endsIn(const Table& table, bool (*first)(Dim), Dim last) {
+  static bool holds(const Table& table, Holds what) {
     const Shape dims = inner(table.shape);
-    return table.element == Element::layer && dims.size() == 2 && first(dims[0]) && dims[1] == last;
+    const auto ends = [&](bool (*first)(Dim), Dim last) {
+      return dims.size() == 2 && first(dims[0]) && dims[1] == last;
+    };
+    switch (what) {
+      case Holds::sums:
+        return table.element == Element::real64 && table.shape == Shape{Dim::sums};
+      case Holds::counts:
+        return table.element == Element::count64 && dims.empty();
+      default:
+        break;
+    }
+    if (table.element != Element::layer) return false;
+    switch (what) {
+      case Holds::tokens:
+        return ends(isTokens, Dim::embedding);
+      case Holds::routing:
+        return ends(isTokens, Dim::choices);
+      case Holds::rows:
+        return ends(isRows, Dim::embedding);
+      case Holds::gateWeights:
+        return table.shape == Shape{Dim::gateWeights};
+      case Holds::residualWeights:
+        return table.shape == Shape{Dim::residualWeights};
+      default:
+        return false;
+    }
   }
-  static bool tokens(const Table& table) { return endsIn(table, isTokens, Dim::embedding); }
-  static bool routing(const Table& table) { return endsIn(table, isTokens, Dim::choices); }
-  static bool rows(const Table& table) { return endsIn(table, isRows, Dim::embedding); }
 
-  static bool ownRouting(const Table& table) { return routing(table) && table.shape.size() == 2; }
+  // Whether the tables are those of the kind's signature, and have shapes that belong together.
+  bool fitsSignature(std::size_t reads) const {
+    const Signature& signature = signatureOf(phase_.kind);
+    const bool back = phase_.backward;
+    if (back && signature.gradients.empty()) return false;
+    const std::vector<Holds> read = back ? signature.backwardReads() : signature.reads;
+    const std::vector<Holds> written = back ? signature.backwardWrites() : signature.writes;
+    const std::size_t needed =
+        written.size() - (back ? 0 : static_cast<std::size_t>(signature.optional));
+    if (reads != read.size() || phase_.writes.size() < needed ||
+        phase_.writes.size() > written.size())
+      return false;
+    const Table *tokens = nullptr, *rows = nullptr, *routing = nullptr;
+    const auto fits = [&](const Table& table, Holds what) {
+      if (!holds(table, what)) return false;
+      if (what == Holds::rows) {
+        if (rows == nullptr) rows = &table;
+        return table.shape == rows->shape;
+      }
+      if (what != Holds::tokens && what != Holds::routing) return true;
+      if (what == Holds::routing) routing = &table;
+      if (tokens == nullptr) tokens = &table;
+      return ending(table.shape, Dim::embedding) == ending(tokens->shape, Dim::embedding);
+    };
+    for (std::size_t i = 0; i < reads; ++i)
+      if (!fits(in(i), read[i])) return false;
+    for (std::size_t i = 0; i < phase_.writes.size(); ++i)
+      if (!fits(out(i), written[i])) return false;
+    return rows == nullptr || routing == nullptr || way(*rows, *routing);
+  }
+
   // Routed rows are those of the rank's own experts; other rows are of its own tokens, or of its
   // group's, for all experts.
   bool way(const Table& rows, const Table& routing) const {
     if (!phase_.routed) return std::ranges::count(rows.shape, Dim::ranks) == 0;
     Shape shape = kByRank;
     shape.insert(shape.end(), rows.shape.end() - 2, rows.shape.end());
-    return ownRouting(routing) && late_ && rows.shape == shape;
+    return routing.shape.size() == 2 && late_ && rows.shape == shape;
   }
 
   // Rows that are bound late are bound by counts, which are read last.
@@ -133,19 +163,6 @@ class ScheduleShapeCheck {
                       inner(last.shape).empty() &&
                       (last.shape == kByRank ||
                        (std::ranges::count(last.shape, Dim::esp) == 1 && last.shape.size() == 3)));
-  }
-
-  bool gate() const {
-    const Shape weights = {Dim::gateWeights};
-    if (phase_.backward)
-      return phase_.reads.size() == 3 && phase_.writes.size() == 2 && routing(in(0)) &&
-             like(in(1), in(0).shape) && like(in(2), weights) &&
-             like(out(0), ending(in(0).shape, Dim::embedding)) && like(out(1), weights);
-    const std::size_t written = phase_.writes.size();
-    return phase_.reads.size() == 2 && (written == 2 || written == 3) && tokens(in(0)) &&
-           like(in(1), weights) && like(out(0), ending(in(0).shape, Dim::choices)) &&
-           out(1).element == Element::real64 && out(1).shape == Shape{Dim::sums} &&
-           (written == 2 || (out(2).element == Element::count64 && inner(out(2).shape).empty()));
   }
 
   const Schedule& schedule_;
