@@ -762,10 +762,12 @@ TEST_P(Disagreement, NotCalling) {
 // Most ranks wait for others that only hand on what that one has not sent, and must not name these
 // alone.
 TEST_P(Disagreement, NotCallingBehindRelays) {
-  Job wanted = job(8);
-  wanted.algorithms = "alltoall=bruck";
-  wanted.timeoutMs = 1200;
-  for (const int missing : {1, 5, 6})
+  Job bruck = job(8), hierarchical = job(8);
+  bruck.algorithms = "alltoall=bruck";
+  hierarchical.algorithms = "alltoall=hierarchical";
+  hierarchical.nodes = {4, 4};
+  const auto namesThem = [](Job wanted, const std::string& algorithm, int missing) {
+    wanted.timeoutMs = 1200;
     runJob(wanted, [&](moecclComm_t comm, int rank) {
       std::vector<int> in(8), out(8);
       if (rank != missing) {
@@ -774,7 +776,7 @@ TEST_P(Disagreement, NotCallingBehindRelays) {
         checkThat(result == moecclTimeout || result == moecclRemoteError,
                   "result " + std::to_string(result));
         checkError(result, result, comm,
-                   {"alltoall (bruck)", "no progress for 1200 ms",
+                   {"alltoall (" + algorithm, "no progress for 1200 ms",
                     "for rank " + std::to_string(missing) + ": stuck"});
       } else {
         moecclResult_t state = moecclSuccess;
@@ -782,6 +784,9 @@ TEST_P(Disagreement, NotCallingBehindRelays) {
         checkThat(state == moecclRemoteError, "state " + std::to_string(state));
       }
     });
+  };
+  for (const int missing : {1, 5, 6}) namesThem(bruck, "bruck", missing);
+  for (const int missing : {1, 6}) namesThem(hierarchical, "hierarchical", missing);
 }
 
 // The harness takes this for the wish to abort.

@@ -333,7 +333,7 @@ def stop(lab, program, seed, tally):
 
 def outage(lab, program, seed, tally):
     chance = random.Random(seed)
-    node, seconds = chance.randrange(lab.nodes), 0.5 + 2 * chance.random()
+    node, seconds = chance.randrange(lab.nodes), chance.uniform(2, 2.5)
     script = f"ip link set eth0 down; begin=$(date +%s%N); sleep {seconds}; ip link set eth0 up; echo $(($(date +%s%N) - begin))"
     for _ in range(10):
         case = Case(lab, program, seed, 8)

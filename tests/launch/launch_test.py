@@ -77,9 +77,9 @@ class Launch(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def start(self, variables):
-        return subprocess.Popen([PROGRAM], cwd=self.folder, env={**CLEAN, **variables}, stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
+    def start(self, variables, command=None, **more):
+        return subprocess.Popen(command or [PROGRAM], cwd=self.folder, env={**CLEAN, **variables}, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, **more)
 
     def write_old(self):
         """What may be in the place of an id."""
@@ -207,6 +207,34 @@ class Launch(unittest.TestCase):
             _, errors = process.communicate(timeout=60)
             self.assertEqual(process.returncode, 1)
             self.assertIn("belongs to user 65534, and this rank to user 0; all ranks must be of one user", errors)
+
+    def test_an_id_of_another_user_is_refused_where_it_cannot_be_read_either(self):
+        if os.geteuid() != 0:
+            self.skipTest("only root can be another user")
+        variables = {"MOECCL_NRANKS": "2", "MOECCL_ID_FILE": "id"}
+        first = self.start({"MOECCL_RANK": "0", **variables})
+        self.addCleanup(self.end, first)
+        self.wait_for("id")
+        os.chmod(self.folder, 0o755)
+        try:
+            second = self.start({"MOECCL_RANK": "1", **variables}, user=65534)
+        except PermissionError:
+            self.skipTest("another user cannot start the program")
+        _, errors = second.communicate(timeout=60)
+        if "error while loading shared libraries" in errors:
+            self.skipTest("another user cannot load the library")
+        self.assertIn("belongs to user 0, and this rank to user 65534; all ranks must be of one user", errors)
+
+    def test_an_id_is_written_through_no_link(self):
+        """Not where somebody who knows the process's number has laid one."""
+        variables = {"MOECCL_NRANKS": "2", "MOECCL_ID_FILE": "id"}
+        first = self.start({"MOECCL_RANK": "0", **variables},
+                           command=["sh", "-c", 'ln -s victim "id.$$"; ln -s victim id.new; exec "$0"', PROGRAM])
+        second = self.start({"MOECCL_RANK": "1", **variables})
+        for process in (first, second):
+            _, errors = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual(sorted(os.listdir(self.folder)), sorted([f"id.{first.pid}", "id.new"]))
 
     def test_empty_variables_are_not_set(self):
         empty = {name: "" for name in ("MOECCL_RANK", "MOECCL_NRANKS", "MOECCL_ID_FILE", "PMIX_RANK", "SLURM_PROCID")}
