@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-from neighbours import Job
+from neighbours import Job, reachable
 
 # What is mounted, ranks, MOECCL_TRANSPORT, the limit of descriptors, and a text that every rank may fail with.
 SHM = {"64 MiB": "size=64m", "1 MiB": "size=1m", "read-only": "ro", "none": None, "enough": "size=1g"}
@@ -47,6 +47,7 @@ def prepare(shm):
 def run(program, shm, ranks, transport, limit, text):
     """Returns what is wrong."""
     prepare(shm)
+    program = reachable(program)
     limits = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))) if limit else None
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
