@@ -29,9 +29,6 @@ PROFILE = {
                                   "worstError": 0},
                           "samples": [{"tokens": 64, "embedding": 8, "hidden": 8, "experts": 8, "choices": 2,
                                        "rows": 128, "seconds": 1e-3, "spread": 0}]}},
-    "layers": [{"schedule": "S2", "pass": "forward", "where": "mp2,ep2,esp2 on 2x2",
-                "factors": {"local": 1.25, "latency": 0.75, "bytes": 0.5, "medianError": 0.02, "worstError": 0.1},
-                "samples": [{}, {}]}],
     "links": {"costs": {"overheadInNode": 1e-6, "latencyInNode": 2e-6, "betaInNode": 5e-10, "overheadBetween": 1e-5,
                         "latencyBetween": 3e-5, "betaBetween": 4e-9, "gapUplink": 7e-6, "betaUplink": 8e-9,
                         "crowding": 0, "betaMemory": 1e-10}, "medianError": 0.12, "worstError": 0.9},
@@ -76,7 +73,7 @@ class Plot(unittest.TestCase):
         # Five collectives of a group are two pictures.
         self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2)
         for words in ("Ranks 2x2", "linear", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
-                      "Local work, forward", "S2, forward", "1.25", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
+                      "Local work, forward", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
             self.assertIn(words, text)
 
     def test_it_begins_with_the_answer(self):
@@ -142,7 +139,7 @@ class Plot(unittest.TestCase):
 
     def test_a_profile_without_anything(self):
         empty = {**PROFILE, "curves": []}
-        del empty["local"], empty["layers"], empty["links"]
+        del empty["local"], empty["links"]
         process = self.plot("--output", os.path.join(self.folder, "report.html"), self.write("p.json", empty))
         self.assertEqual(process.returncode, 0, process.stderr)
 
