@@ -1,3 +1,6 @@
+// Checks arguments of public functions: each check throws Error with a text that names the
+// argument. Chooses the algorithm of a call: the one that the user has fixed, or else the fastest
+// by the cost model.
 #include "src/api/arguments.h"
 
 #include <algorithm>
@@ -90,7 +93,8 @@ void requireAligned(const char* name, const void* at, std::size_t element) {
 
 namespace {
 
-// Of the first call that runs so: what was chosen, and before what.
+// Logs the chosen algorithm and the runner-up, once for each choice. Rank 0 alone logs, at level
+// INFO.
 void tell(CommState& state, const AlgorithmChoice& chosen, std::size_t blockBytes) {
   const Communicator& communicator = *state.communicator;
   if (communicator.rank() != 0 || !logs(LogLevel::info)) return;

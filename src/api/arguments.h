@@ -16,9 +16,9 @@ bool isWide(moecclDataType_t type);
 bool isFloat8(moecclDataType_t type);
 // The size of an element; throws Error for no datatype.
 std::size_t elementBytes(moecclDataType_t datatype);
-// Throws Error for none.
+// The collective of that name. Throws Error where there is none.
 Collective collectiveOf(const char* name);
-// Throws Error for none, and for one that elements of this type do not have.
+// Throws Error unless `op` is a reduction that elements of this type have.
 void requireOp(moecclRedOp_t op, moecclDataType_t datatype);
 
 // `blocks` blocks of `count` elements.
@@ -36,16 +36,18 @@ struct NamedBuffer {
   const void* at;
   std::size_t bytes;
 };
-// Throws Error where one is not there, or two overlap.
+// Throws Error where a buffer of more than 0 bytes is NULL, or two overlap.
 void requireRoom(std::initializer_list<NamedBuffer> buffers);
-// Throws Error where kernels of GPUs cannot compute with elements of this size there.
+// Throws Error where `at` is no multiple of `element`: kernels of GPUs cannot compute with elements
+// there.
 void requireAligned(const char* name, const void* at, std::size_t element);
 
 // How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes. `padded`:
 // what they take where they pass by relays; 0: no more.
 AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
                        const Grid& grid = {}, int experts = 1, std::size_t padded = 0);
-// The same where only sender and receiver know how large a block is: all ranks must choose alike.
+// The same where only sender and receiver know how large a block is. All ranks must choose alike,
+// so the choice is the user's, or else the first algorithm.
 AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
 
 // Throws Error where a host communicator is given what is no stream.

@@ -1,4 +1,4 @@
-// What a layer has chosen and learned: told, saved and restored.
+// Explains, saves and restores what a layer has chosen and learned.
 #include <functional>
 
 #include "src/api/arguments.h"

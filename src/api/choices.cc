@@ -1,4 +1,5 @@
-// What was found, handed out and told.
+// Hands out what moecclSelect has found, one choice or exchange at a time, and prints it as a line
+// or as JSON.
 #include "src/api/choices.h"
 
 #include <cmath>

@@ -23,7 +23,7 @@ inline const char* sourceOf(bool measured) { return measured ? "curves" : "links
 
 // "S1 in 0.812 ms, by links; then S2 in 0.934 ms". `then`: the runner-up, where there is one.
 std::string firstLine(const Answer& answer, const Answer* then);
-// All of it as an object.
+// All answers as one JSON object.
 std::string asJson(const Answers& answers);
 
 }  // namespace moeccl

@@ -141,7 +141,7 @@ moecclResult_t run(const Row& row, moecclComm_t comm, const Buffers& buffers,
                   [&] { start(row, held, buffers, problem, stream); });
 }
 
-// On the communicator of a grid.
+// Runs a collective on the communicator of a grid.
 moecclResult_t run(const Row& row, moecclGrid_t grid, int experts, const Buffers& buffers,
                    moecclStream_t stream) {
   const HeldComm held = holdWorld(grid);

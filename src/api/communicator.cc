@@ -1,3 +1,5 @@
+// The public functions that make communicators, tell about them and end them. A new communicator
+// gets the profile that MOECCL_PROFILE names, or the links that the probe measures.
 #include <algorithm>
 #include <vector>
 

@@ -1,3 +1,4 @@
+// The version of the library, and the texts of result codes and of last errors.
 #include "src/api/handles.h"
 
 moecclResult_t moecclGetVersion(int* version) {

@@ -1,3 +1,5 @@
+// Makes and ends grids. The MP, EP and ESP groups of a grid are communicators that moecclCommSplit
+// makes.
 #include <array>
 #include <utility>
 
@@ -113,7 +115,7 @@ moecclResult_t leaveGrid(const char* function, moecclGrid_t grid,
 
 moecclResult_t moecclGridDestroy(moecclGrid_t grid) {
   if (grid == nullptr) return moecclSuccess;
-  // Of all, before any is destroyed.
+  // All groups are checked before any is destroyed.
   const moecclResult_t unused = moeccl::boundary("moecclGridDestroy", nullptr, [&] {
     for (int group : {moecclGroupMp, moecclGroupEp, moecclGroupEsp})
       if (moecclComm_t ranks = moeccl::gridOf(grid).comms[group]; ranks != nullptr)

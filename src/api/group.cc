@@ -1,3 +1,6 @@
+// Starts calls: at once outside of a group, and all together at the end of one. Point-to-point
+// functions are here too: all messages that a group has on one communicator and stream become one
+// call.
 #include "src/api/group.h"
 
 #include <algorithm>
@@ -76,15 +79,15 @@ std::vector<Noted> merged(std::vector<Noted> calls) {
   return all;
 }
 
-// What runs at once: calls on one stream, or those of relatives on none.
+// Calls that run at once: those on one stream, or those of relatives on no stream.
 struct Together {
   moecclStream_t stream;
   std::shared_ptr<Domain> domain;
   std::vector<Stream::Queued> calls;
 };
 
-// Of host communicators. Numbers are taken in the order of the calls, which is the same on all
-// ranks.
+// Sorts the calls of host communicators into batches, and leaves those of GPUs alone. Each call
+// takes its number here, in the order of the calls, which is the same on all ranks.
 std::vector<Together> batches(std::vector<Noted>& calls) {
   const auto hostOf = [](const Noted& each) {
     return dynamic_cast<HostCommunicator*>(each.state->communicator.get());
@@ -145,7 +148,8 @@ void launchTogether(std::vector<Noted> calls) {
   for (const std::unique_ptr<Stream>& stream : waited) stream->synchronize();
 }
 
-// Of one communicator where all calls of a group are of one: that is where its error is looked for.
+// If all calls of a group are of one communicator, its last error: users look for the group's error
+// there. Otherwise nullptr.
 std::string* sharedLastErrorOf(const std::vector<Noted>& calls) {
   for (const Noted& each : calls)
     if (each.state != calls[0].state) return nullptr;
@@ -190,7 +194,8 @@ moecclResult_t message(const MessageArguments& given, moecclComm_t comm, moecclS
   });
 }
 
-// Where the caller waits, and wants to be warned, the time is compared with the profile's.
+// Starts a call outside of a group. If the caller waits for it on a host and warnings are on, its
+// time is compared with the profile's.
 void launchAlone(CommState& state, Call call, moecclStream_t stream) {
   Communicator& communicator = *state.communicator;
   std::optional<double> predicted;

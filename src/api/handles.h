@@ -17,7 +17,7 @@
 
 namespace moeccl {
 
-// What a communicator's calls are priced by where no profile says more.
+// The typical links that a communicator's calls are priced by where no profile says more.
 inline Typical typicalOf(const Communicator& communicator) {
   const auto device = communicator.device();
   return typicalOf(!device          ? moecclLinksHost

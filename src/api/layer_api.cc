@@ -1,3 +1,5 @@
+// The public functions of MoE layers. They check what the caller passes, and make the GPU of a
+// layer current before they use it.
 #include <cmath>
 #include <cstdlib>
 #include <memory>
@@ -55,7 +57,8 @@ bool isKind(const moeccl::MoeLayer& layer, moeccl::gates::Kind kind) {
   return layer.shape().gate.kind == kind;
 }
 
-// Of a layer without the residual branch none of its weights or gradients is set.
+// Throws Error where a layer without the residual branch is given weights or gradients of that
+// branch.
 template <typename Mlp>
 void requireResidual(const char* argument, const Mlp& mlp, bool has) {
   if (has) return;
@@ -100,7 +103,7 @@ moecclResult_t moecclInternalMakeLayer(const moeccl::ComputeMakers* makers, moec
     const auto device = communicator.device();
     const int number = device ? device->number : -1;
     const DeviceGuard guard(*makers, number);
-    // Where one rank fails all do: by its arguments, by a config unlike the others', for want of
+    // If one rank fails, all do: for its arguments, for a config unlike the others', or for want of
     // memory.
     moeccl::CommunicatorOob oob(communicator);
     moecclMoeConfig_t wanted;

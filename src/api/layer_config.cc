@@ -1,3 +1,4 @@
+// Compares a layer's config across ranks, field by field.
 #include "src/api/layer_config.h"
 
 #include <bit>

@@ -1,4 +1,4 @@
-// Profiles: made, filled, fitted, stored, and given to communicators.
+// Makes, fills, fits and stores profiles, and gives them to communicators.
 #include <algorithm>
 #include <utility>
 
@@ -46,7 +46,7 @@ moecclProfile_t handleOf(std::unique_ptr<moecclProfile> profile) {
   return profile.release();
 }
 
-// As profiles call what MOECCL_ALGO would take.
+// The name that profiles have for an algorithm, which is given as MOECCL_ALGO takes it.
 std::string usualName(Collective collective, const std::string& algorithm) {
   FixedAlgorithms choices;
   if (algorithm.find(';') == algorithm.npos)

@@ -14,7 +14,8 @@ class ProfileCheck {
   static constexpr int kCalls = 100, kOff = 90;
   static constexpr double kFactor = 3;
 
-  // Of a call that the caller has waited for. The warning, once: "" but for the call that shows it.
+  // Adds a call that the caller has waited for. Returns the warning for the call that shows that
+  // the profile is off, once, and "" for all others.
   std::string add(double predicted, double seconds);
 
  private:

@@ -18,16 +18,16 @@ struct moecclProfile {
 
 namespace moeccl {
 
-// These throw Error: for none, for times that no sample has.
+// These throw Error: for a handle that is no profile, for times that no sample has.
 moecclProfile& profileOf(moecclProfile_t profile);
 void requireTimes(double seconds, double spread);
 
 using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
 // The ranks of `state` take the profile that `source` gives on each of them, or all of them fail,
-// whatever went wrong on whichever. Collective. Throws Error.
+// even if something is wrong on one rank only. Collective. Throws Error.
 void adoptProfile(CommState& state, const ProfileSource& source);
 
-// Of the cluster that it spans. Collective; the same on all ranks.
+// The fingerprint of the cluster that a communicator spans. Collective. All ranks get the same.
 Fingerprint fingerprintOf(Communicator& communicator);
 
 }  // namespace moeccl

@@ -1,4 +1,4 @@
-// Rows of float8.
+// Converts rows to and from float8, on the host or on the GPU of a communicator.
 #include "kernels/quantise.h"
 
 #include <cstddef>

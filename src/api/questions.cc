@@ -1,3 +1,5 @@
+// Remembers the answers to a grid's last questions until what its calls are chosen by changes.
+// Finds the cluster that a question is about, which is a communicator's or an imagined one.
 #include "src/api/questions.h"
 
 #include <algorithm>

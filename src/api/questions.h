@@ -12,11 +12,12 @@ namespace moeccl {
 
 class LayerQuestions {
  public:
-  // nullptr where it has not been asked lately.
+  // The answers that are remembered; nullptr where the question has not been asked lately.
   std::shared_ptr<const Answers> find(const LayerQuestion& question) const;
   void remember(const LayerQuestion& question, std::shared_ptr<const Answers> answers);
 
-  // `number`: of what the grid's calls are chosen by. Without a model for it there are no answers.
+  // Whether the answers are by the cost model of this number, which the grid's calls are chosen by.
+  // Without a model there are none.
   bool isFor(unsigned long number) const { return model_ != nullptr && number_ == number; }
   // Forgets all answers.
   void setModel(std::unique_ptr<LayerModel> model, unsigned long number);
@@ -33,9 +34,9 @@ class LayerQuestions {
   std::size_t next_ = 0;  // to be replaced, once there are many
 };
 
-// Those of a grid, with a model of what its calls are chosen by now. Throws Error.
+// The questions of a grid, with a model of what its calls are chosen by now. Throws Error.
 LayerQuestions& questionsOf(moecclGrid_t grid);
-// What a layer on the grid may run under by itself. Throws Error.
+// The candidates that a layer on the grid may choose from by itself. Throws Error.
 std::vector<LayerModel::Candidate> candidatesOf(moecclGrid_t grid, const moecclMoeConfig_t& config);
 
 // The communicator that a question is about; null where the cluster is imagined.

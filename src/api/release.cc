@@ -1,3 +1,5 @@
+// Destroys each released communicator on a thread of its own. At the end of the process it waits a
+// second for these threads, then leaves the communicators that are left.
 #include "src/api/release.h"
 
 #include <pthread.h>
@@ -41,7 +43,7 @@ struct Releasing {
   }
 };
 
-// When the process ends. Usually the other ranks end too, and all close in order.
+// Runs when the process ends. Usually the other ranks end too, and all close in order.
 void leaveAll() {
   constexpr std::chrono::seconds kPatience{1};
   Releasing& releasing = Releasing::all();

@@ -70,7 +70,7 @@ struct HeldPass {
     require(route != nullptr, "pass has ended; moecclRouteBegin makes another");
     return *handle->pass;
   }
-  // For what latency mode has only when rows have come.
+  // For functions that need the rows, which latency mode knows only when they have come.
   RoutePass& getCounted() const {
     if (!get().isCounted())
       throw Error(moecclInvalidUsage,
@@ -111,8 +111,8 @@ moecclResult_t on(const char* function, Handle handle, Body&& body) {
   return boundary(function, lastErrorOf(held.comm), [&] { body(held); });
 }
 
-// Runs what other ranks wait for. Errors of communication all ranks get; an own one, such as for
-// want of memory, the others are told of.
+// Runs what other ranks wait for. All ranks get errors of communication. If this rank fails by
+// itself, for want of memory say, it revokes the communicator, so that the others are told.
 template <typename Body>
 void orRevoke(Communicator& communicator, Body&& body) {
   try {
@@ -139,7 +139,7 @@ void requireDistinct(const RouteShape& shape, const Routing& routing) {
   }
 }
 
-// What is wrong whatever the choices are.
+// Throws Error for what is wrong whatever the choices are.
 void checkTokens(const RouteShape& shape, const Routing& routing) {
   const std::int64_t most = std::numeric_limits<std::int32_t>::max() / shape.choices;
   if (routing.tokens < 0 || routing.tokens > most ||
@@ -167,7 +167,7 @@ void checkChoices(const RouteShape& shape, const Routing& routing) {
   if (shape.latency || shape.scheduled) requireDistinct(shape, routing);
 }
 
-// The caller's, on the host.
+// Copies the caller's choices and weights to the host, and checks them.
 Routing readRouting(moecclRoute& route, Communicator& communicator, Routing routing,
                     moecclStream_t stream) {
   checkTokens(route.shape, routing);

@@ -1,3 +1,4 @@
+// Reads and checks a route's config, and compares what it says across ranks.
 #include "src/api/route_config.h"
 
 #include <algorithm>
@@ -28,7 +29,7 @@ constexpr StructKind<moecclRouteConfig_t> kRouteConfig = {
     MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, wire)};
 
 constexpr int kMostChoices = 128;
-// Of a rank, in latency mode: memory is there for all of them.
+// Tokens that a rank may have in latency mode, where memory is there for all of them.
 constexpr std::int64_t kMostLatencyTokens = 1024;
 constexpr std::int64_t kMostAlignment = 4096;
 
@@ -67,7 +68,7 @@ int placeOf(const char* field, const char* value, std::span<const std::string_vi
 
 constexpr std::array<std::string_view, 2> kModes = {"throughput", "latency"};
 
-// From 1 on; 0: automatic.
+// Algorithms by their numbers, from 1 on; 0: automatic.
 std::vector<std::string_view> algorithmNames() {
   std::vector<std::string_view> names = {""};
   for (const routes::RouteAlgorithm& each : routes::routeAlgorithms()) names.push_back(each.name);
@@ -89,7 +90,7 @@ void checkDatatypes(const RouteShape& shape) {
         "; rows of a float8 have a scale for each 128 elements, so it must be a multiple of 128");
 }
 
-// How rows come and travel, of routes without a schedule.
+// Reads how rows come and travel on routes without a schedule.
 void readRows(const moecclRouteConfig_t& config, bool onGpu, RouteShape& shape) {
   requireBetween("rowsByToken", config.rowsByToken, 0, 1);
   requireBetween("maxRows", config.maxRows, 0, std::numeric_limits<std::int32_t>::max());
@@ -128,7 +129,7 @@ moecclSchedule_t scheduleOf(const char* name) {
   invalid(std::string("config.schedule is \"") + name + "\"; it must be " + scheduleNames());
 }
 
-// What is of throughput mode, or of schedules.
+// Reads the fields of throughput mode and of schedules.
 void readSchedule(const moecclRouteConfig_t& config, const Grid& grid, bool onGpu,
                   RouteShape& shape) {
   const moecclGridShape_t its = {grid.mp, grid.ep, grid.esp, moecclOrderEspEp};

@@ -1,3 +1,4 @@
+// The public functions of host streams. GPU communicators take streams of CUDA instead.
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
 

@@ -44,7 +44,7 @@ std::vector<Extent> partsOf(const void* buffer, const char* bufferName, const si
   return parts;
 }
 
-// Ranks, those with something, by where their parts lie.
+// Ranks whose parts are not empty, in the order in which these lie in the buffer.
 std::vector<int> inOrder(const std::vector<Extent>& parts) {
   std::vector<int> order;
   for (std::size_t i = 0; i < parts.size(); ++i)
@@ -86,8 +86,8 @@ void requireApart(const void* sendbuff, const std::vector<Extent>& sends, const 
   }
 }
 
-// The one part that is not of the list, and which is in place where it is that of `rank` in the
-// list.
+// Throws Error where the part at `own` overlaps one of the list. It may be the part of `rank` in
+// the list, which is in place.
 void requireApart(const void* own, std::size_t bytes, const void* buffer,
                   const std::vector<Extent>& parts, int rank, const char* inPlace) {
   const auto at = [&](int i) { return static_cast<const std::byte*>(buffer) + parts[i].offset; };
@@ -95,8 +95,8 @@ void requireApart(const void* own, std::size_t bytes, const void* buffer,
   for (const int i : inOrder(parts)) require(!overlap(own, bytes, at(i), parts[i].bytes), inPlace);
 }
 
-// Of a call whose blocks differ in size, which all ranks know. Algorithms are chosen by their
-// average.
+// Chooses the algorithm of a call whose blocks differ in size, by their average: all ranks know the
+// sizes. Sets the sizes of the call.
 AlgorithmChoice chooseForSizes(const HeldComm& state, Collective collective, Call* call,
                                const std::vector<Extent>& parts) {
   for (const Extent& part : parts) call->rankBytes.push_back(part.bytes);
@@ -131,7 +131,8 @@ Call allToAllv(const Communicator& communicator, const AlgorithmChoice& choice, 
   return call;
 }
 
-// Of one side's counts.
+// Throws Error where one side's counts exceed what the caller said; mostTotal 0: it said nothing of
+// their sum.
 void requireBounded(const std::size_t* counts, const char* name, int ranks, std::size_t mostCount,
                     std::size_t mostTotal) {
   std::size_t total = 0;
@@ -149,7 +150,8 @@ void requireBounded(const std::size_t* counts, const char* name, int ranks, std:
                                            std::to_string(mostTotal));
 }
 
-// Memory of a relay for what may pass by it from one rank; beyond it none relays.
+// Bytes of memory that a relay may need for what passes by it from one rank. Calls with larger
+// bounds run as those without any.
 constexpr std::size_t kMostRelayed = std::size_t{64} << 20;
 
 }  // namespace

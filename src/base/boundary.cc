@@ -1,3 +1,4 @@
+// Keeps the texts of errors: one for each thread, and one for each communicator.
 #include "src/base/boundary.h"
 
 namespace moeccl {

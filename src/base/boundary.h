@@ -38,7 +38,7 @@ inline void require(bool condition, const char* text) {
   if (!condition) throw Error(moecclInvalidArgument, text);
 }
 
-// Of a call of the public API.
+// Throws Error where a call of the public API has failed, with the text that it left.
 inline void requireSuccess(moecclResult_t result) {
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(nullptr));
 }

@@ -1,3 +1,4 @@
+// Compares the names of the environment with a list of known ones, by the characters that differ.
 #include "src/base/environment.h"
 
 #include <unistd.h>
@@ -39,7 +40,7 @@ constexpr std::string_view kVariables[] = {"MOECCL_ALGO",
                                            "MOECCL_TRUSTED_NETWORK",
                                            "MOECCL_UNEXPECTED_BYTES"};
 
-// What others read or set: moeccl-lab, the build of the PyTorch package, tests.
+// Variables that others read or set: moeccl-lab, the build of the PyTorch package, tests.
 constexpr std::string_view kOthers[] = {"MOECCL_INCLUDE", "MOECCL_LOCAL_NRANKS",
                                         "MOECCL_LOCAL_RANK", "MOECCL_NODE", "MOECCL_ROOT"};
 constexpr std::string_view kOfTests = "TEST_";

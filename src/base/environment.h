@@ -14,8 +14,8 @@ const Environment& processEnvironment();
 // A variable that is empty counts as not set: nullptr.
 const char* valueOf(const Environment& environment, const char* name);
 
-// A sentence for each of `environment`, which is like environ(7); with the name that comes nearest
-// where one is near.
+// A sentence for each such variable of `environment`, which is like environ(7). It has the known
+// name that comes nearest, where one is near.
 std::vector<std::string> unknownVariables(const char* const* environment);
 
 // Says so on stderr, whatever MOECCL_DEBUG is, once in a process.

@@ -1,3 +1,4 @@
+// RAII for file descriptors.
 #pragma once
 
 #include <unistd.h>

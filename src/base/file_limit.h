@@ -1,3 +1,4 @@
+// Texts for errors of calls that open files or sockets.
 #pragma once
 
 #include <sys/resource.h>

@@ -1,3 +1,5 @@
+// Keeps the handles in several maps, each with a mutex of its own. Each entry has the number of
+// forks before it, so that a child knows those of its parent.
 #include "src/base/live_handles.h"
 
 #include <pthread.h>
@@ -44,7 +46,7 @@ class Handles {
   Shard& shardOf(const void* handle) {
     return shards_[reinterpret_cast<std::uintptr_t>(handle) / 64 % shards_.size()];
   }
-  // Of this process, since the first handle of all.
+  // The forks that lie between the process that made the first handle and this one.
   unsigned forks() const { return forks_; }
 
  private:

@@ -1,6 +1,7 @@
-// The handles that live in this process. Those that were destroyed, or never made, are told from
-// them without reading what they point to; only one that was freed and whose address a newer handle
-// of its kind has passes for that. And those that were made before a fork are known.
+// The handles that live in this process. A handle that was destroyed, or never made, is told from
+// them without reading what it points to. Only one is missed: a freed one whose address a newer
+// handle of its kind has, which passes for that. Handles that were made before a fork are known
+// too.
 #pragma once
 
 #include <memory>
@@ -22,7 +23,7 @@ struct KnownHandle {
 // Takes note of a new handle. `object` lives at least until it is removed.
 void addHandle(HandleKind kind, const void* handle, std::shared_ptr<void> object = nullptr);
 KnownHandle findHandle(HandleKind kind, const void* handle);
-// The same, and forgets it if it is live: of two threads that destroy it one alone gets it.
+// The same, and forgets it if it is live. If two threads destroy it, one alone gets it.
 KnownHandle removeHandle(HandleKind kind, const void* handle);
 
 // Throw Error unless `handle` is live: InvalidArgument, or InvalidUsage after a fork.

@@ -1,3 +1,4 @@
+// Writes each message as one line with one write to stderr, and reads the level from MOECCL_DEBUG.
 #include "src/base/log.h"
 
 #include <strings.h>

@@ -1,3 +1,5 @@
+// Checks the size, magic and version that a struct begins with, and what a newer header has added
+// to it.
 #include "src/base/structs.h"
 
 #include "src/base/error.h"

@@ -45,7 +45,7 @@ struct StructHeader {
 
 // Throws InvalidArgument unless `theirs` was initialised by a header of this major version.
 StructHeader requireInitialised(const StructName& name, const void* theirs);
-// And unless what lies beyond `known` bytes of it is 0.
+// The same, and throws also unless what lies beyond `known` bytes of it is 0.
 StructHeader requireKnown(const StructName& name, const void* theirs, std::size_t known);
 
 // MOECCL_VERSION as people write it.

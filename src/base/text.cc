@@ -1,3 +1,4 @@
+// Formats texts, cuts them between characters, and writes lists of ranks as ranges.
 #include "src/base/text.h"
 
 #include <cstdio>
