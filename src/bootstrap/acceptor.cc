@@ -1,3 +1,5 @@
+// Accepts connections and goes on with their handshakes as an epoll tells. Where descriptors run
+// out, the oldest stranger makes room, or accepting pauses.
 #include "src/bootstrap/acceptor.h"
 
 #include <sys/epoll.h>
@@ -19,7 +21,7 @@ namespace {
 // Few, so that in a crowd those accepted before are read in between.
 constexpr int kAcceptsAtOnce = 8;
 constexpr int kEventsAtOnce = 64;
-// Of one serve(): some hundred connections.
+// Rounds of one serve(), enough for some hundred connections.
 constexpr int kRounds = 32;
 constexpr std::int64_t kPauseMs = 250;
 

@@ -2,8 +2,8 @@
 // nothing is done but while its owner calls serve().
 //
 // A stranger (port scanner, silent or half-open connection, garbage) costs one socket for at most
-// handshakeMs, and at most maxStrangers at a time do; of more the oldest makes room, those that
-// have not begun a handshake first.
+// handshakeMs, and at most maxStrangers at a time do. If more come, the oldest makes room; those
+// that have not begun a handshake go first.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +28,10 @@ class Acceptor {
   // Throws Error (moecclSystemError).
   explicit Acceptor(const Secret& secret, const AcceptorLimits& limits = {});
 
-  // On a free port of that address, which is returned; may be called for several. Throws Error
-  // (moecclSystemError).
+  // Listens on a free port of that address, and returns the port. May be called for several
+  // addresses. Throws Error (moecclSystemError).
   std::uint16_t listen(const IpAddress& address);
-  // On a socket that listens already, of whichever family. Throws Error (moecclSystemError).
+  // Takes a socket that listens already, of whichever family. Throws Error (moecclSystemError).
   void listen(Socket listener);
   // Readable while serve() has something to do, but for deadlines.
   int fd() const { return epoll_.get(); }

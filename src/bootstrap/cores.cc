@@ -1,3 +1,5 @@
+// Counts cores by the affinity mask and the quotas of control groups, of version 1 and of version
+// 2.
 #include "src/bootstrap/cores.h"
 
 #include <sched.h>
@@ -35,7 +37,7 @@ std::string controlGroup(const std::string& controller) {
   return {};
 }
 
-// So many processors' time a control group may take; 0: no limit.
+// How many processors' time a control group may take; 0: no limit.
 double quotaAt(const std::string& folder) {
   double quota = 0, period = 0;
   if (std::istringstream two(firstLine(folder + "/cpu.max")); two >> quota >> period && period > 0)
@@ -45,7 +47,7 @@ double quotaAt(const std::string& folder) {
   return quota > 0 && period > 0 ? quota / period : 0;
 }
 
-// The least of a group and those around it.
+// The least quota of a group and of those around it; 0: no limit.
 double quotaOf(const std::string& mount, std::string group) {
   double least = 0;
   for (;;) {

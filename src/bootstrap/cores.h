@@ -15,13 +15,13 @@ struct Cores {
   std::int32_t count = 1;        // how many, at most
 };
 
-// Of the calling process.
+// The cores that the calling process may use.
 Cores availableCores();
 
 // Ranks that share the cores of `rank`, itself included.
 int ranksThatShare(std::span<const Cores> byRank, int rank);
-// Whether these outnumber the cores, and the scheduler tells some of them apart: it does not go on
-// to another group when one yields.
+// Whether these ranks outnumber the cores, and the scheduler tells some of them apart. It does not
+// go on to another group when a rank yields.
 bool crowdedAcrossGroups(std::span<const Cores> byRank, int rank);
 
 }  // namespace moeccl

@@ -1,3 +1,4 @@
+// HMAC over the SHA-256 of libmd.
 #include "src/bootstrap/digest.h"
 
 #include <sha2.h>

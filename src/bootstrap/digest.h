@@ -12,12 +12,12 @@ namespace moeccl {
 
 using Digest = std::array<std::byte, 32>;
 
-// Of the parts one after another.
+// The digest of the parts one after another.
 Digest sha256(std::initializer_list<std::span<const std::byte>> parts);
 // RFC 2104.
 Digest hmacSha256(std::span<const std::byte> key,
                   std::initializer_list<std::span<const std::byte>> parts);
-// In a time that does not depend on where they differ.
+// Compares in a time that does not depend on where they differ.
 bool equalInConstantTime(std::span<const std::byte> a, std::span<const std::byte> b);
 
 }  // namespace moeccl

@@ -1,3 +1,4 @@
+// Makes and checks the messages and proofs of either side.
 #include "src/bootstrap/handshake.h"
 
 #include <algorithm>

@@ -49,10 +49,10 @@ class Handshake {
     refused,  // the peer does not hold the secret, or is none of ours: close the connection
   };
   State state() const;
-  // Of the acceptor: somebody greets as a rank does.
+  // For the acceptor: whether somebody has greeted as a rank does.
   bool begun() const { return next_ != &Handshake::onGreeting; }
-  // Of the acceptor, once done: who has dialed. Whether that rank and purpose exist, and are
-  // expected, is for the owner to check. Of the dialer: its own.
+  // For the acceptor, once done: who has dialed. The owner checks whether that rank and purpose
+  // exist, and are expected. For the dialer: its own hello.
   const Hello& peer() const { return hello_; }
 
  private:

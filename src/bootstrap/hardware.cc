@@ -1,3 +1,4 @@
+// Reads processors, memory and NUMA nodes from the topology of hwloc.
 #include "src/bootstrap/hardware.h"
 
 #include <hwloc.h>

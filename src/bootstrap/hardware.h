@@ -6,7 +6,7 @@
 
 namespace moeccl {
 
-// Of what this process may use.
+// The part of the machine that this process may use.
 struct Hardware {
   std::string summary;    // "1 package, 2 cores, 2 PUs, 1 NUMA node, 24 GiB"
   std::string processor;  // its model; "" where hwloc does not know

@@ -1,3 +1,5 @@
+// Makes identities as hashes of what the kernel tells: its boot id, namespaces, /dev/shm, and the
+// start time of the process.
 #include "src/bootstrap/host.h"
 
 #include <sys/stat.h>

@@ -23,8 +23,8 @@ struct HostIdentity {
 };
 static_assert(std::is_trivially_copyable_v<HostIdentity>);
 
-// Of the calling process. A node is where ranks can share memory; `nodeId`, when not empty, says
-// so instead: equal strings are one node.
+// The identity of the calling process. Ranks that can share memory are on one node. If `nodeId` is
+// not empty, it decides instead: equal strings are one node.
 HostIdentity hostIdentity(std::string_view nodeId = {});
 
 // Nodes are numbered in the order in which the ranks first mention them.

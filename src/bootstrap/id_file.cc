@@ -1,3 +1,5 @@
+// Writes the id to a file beside the path and links it there, so that it appears as a whole. The
+// file names the process that wrote it, by which readers see whether that has ended.
 #include "src/bootstrap/id_file.h"
 
 #include <fcntl.h>

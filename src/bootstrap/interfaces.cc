@@ -1,3 +1,4 @@
+// Lists interfaces by getifaddrs(3), and sorts them by how likely other hosts can reach them.
 #include "src/bootstrap/interfaces.h"
 
 #include <ifaddrs.h>

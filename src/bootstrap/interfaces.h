@@ -22,8 +22,8 @@ struct InterfaceAddress {
 // In the kernel's order. Without link-local IPv6 addresses, which mean nothing on another host.
 std::vector<InterfaceAddress> interfaceAddresses();
 
-// Of this host, those most likely to be reached from others first: with a link, then without,
-// loopback last.
+// Addresses of this host, those most likely to be reached from others first: with a link, then
+// without, loopback last.
 std::vector<IpAddress> hostAddresses();
 
 // Whether MOECCL_SOCKET_IFNAME takes an interface of that name. `choice` is a list as in NCCL:
@@ -33,9 +33,10 @@ std::vector<IpAddress> hostAddresses();
 //   ""            any
 bool takesInterface(std::string_view choice, std::string_view name);
 
-// An address of the interface that a rank listens on. Of the interfaces that `choice` takes the
-// first; where it is empty one with a link goes before one without, and interfaces for containers
-// and virtual machines come last, before the loopback. nullptr where it takes none.
+// An address of the interface that a rank listens on. nullptr where `choice` takes none. If
+// `choice` names interfaces, it is the first of those that it takes. If `choice` is empty or
+// excludes names, the loopback comes last, interfaces with a link go before those without, and
+// among equals those for containers and virtual machines come later.
 const InterfaceAddress* interfaceToListenOn(std::string_view choice,
                                             std::span<const InterfaceAddress> interfaces);
 
@@ -45,8 +46,8 @@ std::vector<IpAddress> addressesToListenOn(std::string_view choice,
                                            std::span<const InterfaceAddress> interfaces);
 inline constexpr std::size_t kFamilies = 2;
 
-// Of where another rank listens, which is not empty, the first of a family that one of this rank's
-// addresses has, or else the first.
+// The first endpoint of another rank whose family one of this rank's addresses has, or else its
+// first one. `theirs`, where that rank listens, is not empty.
 IpEndpoint endpointToDial(std::span<const IpEndpoint> theirs, std::span<const IpAddress> mine);
 
 }  // namespace moeccl

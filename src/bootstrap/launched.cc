@@ -1,3 +1,5 @@
+// Brings the unique id to all ranks, by a file or from MASTER_ADDR and MASTER_PORT. A thread says
+// on stderr what a rank waits for.
 #include "src/bootstrap/launched.h"
 
 #include <netdb.h>

@@ -1,3 +1,4 @@
+// Reads the variables of launchers, and checks those that name the file or the port.
 #include "src/bootstrap/launcher.h"
 
 #include <charconv>

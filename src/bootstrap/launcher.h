@@ -11,8 +11,7 @@
 //
 //   by a file     of the unique id: MOECCL_ID_FILE is its path
 //   at a port     else, where MASTER_ADDR and MASTER_PORT are set: rank 0 listens there, or one
-//   above
-//                 where torchrun keeps that for itself. Who connects proves that it has
+//                 above where torchrun keeps that for itself. Who connects proves that it has
 //                 MOECCL_SECRET; MOECCL_TRUSTED_NETWORK=1 lets in whoever connects
 //   by a file     else, of the job's name in the working folder, where the launcher names its jobs
 //                 (srun, Open MPI)

@@ -1,3 +1,4 @@
+// Reads the speed and MTU of an interface, and the rates of InfiniBand ports, from sysfs.
 #include "src/bootstrap/network.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// All-gathers by the callback of a launcher. Exchanges bytes, texts and errors over any all-gather.
 #include "src/bootstrap/oob.h"
 
 #include <algorithm>

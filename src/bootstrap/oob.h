@@ -36,7 +36,7 @@ class Oob {
   virtual void finish() {}
 };
 
-// The launcher's. `oob.context` must outlive this.
+// The launcher's all-gather. `oob.context` must outlive this.
 class CallbackOob : public Oob {
  public:
   // Throws Error when the callback is missing or `rank` is not one of `ranks`.
@@ -67,7 +67,7 @@ std::vector<T> exchangeValue(Oob& oob, const T& mine) {
 // with an error throws that; the others throw moecclRemoteError with the first such rank's text.
 void agree(Oob& oob, const std::optional<Error>& mine);
 
-// What a step throws, which may fail on one rank alone.
+// The error that a step throws, which may fail on one rank alone.
 template <typename Step>
 std::optional<Error> failureOf(Step&& step) {
   try {

@@ -1,3 +1,4 @@
+// Reads the command from /proc/self/cmdline, and quotes it for a shell.
 #include "src/bootstrap/origin.h"
 
 #include <cstddef>

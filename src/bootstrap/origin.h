@@ -10,7 +10,7 @@ struct Origin {
   std::string date;     // UTC, "2026-01-31T12:00:00Z"
   std::string command;  // as for a shell; "" where the system does not tell
 };
-// Of the calling process, now.
+// The time now, and the command of the calling process.
 Origin origin();
 
 // As one types them: what a shell would take apart is quoted. What is no printable ASCII becomes

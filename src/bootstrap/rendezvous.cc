@@ -1,3 +1,4 @@
+// Starts the thread of the service, and carries a rank's all-gathers over its connection with it.
 #include "src/bootstrap/rendezvous.h"
 
 #include <poll.h>

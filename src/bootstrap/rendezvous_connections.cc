@@ -14,7 +14,7 @@ namespace {
 
 // Few, so that in a crowd those accepted before are read in between.
 constexpr int kAcceptsAtOnce = 8;
-// Of one rank's data at a time, so that no rank keeps the others waiting.
+// Bytes that are read of one rank's data at a time, so that no rank keeps the others waiting.
 constexpr std::size_t kReadAtOnce = 256 << 10;
 
 }  // namespace

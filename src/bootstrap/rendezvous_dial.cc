@@ -1,3 +1,5 @@
+// Tries all addresses of an id at the same time: each attempt is a state machine on a socket that
+// does not block.
 #include "src/bootstrap/rendezvous_dial.h"
 
 #include <poll.h>

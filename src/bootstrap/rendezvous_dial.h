@@ -1,6 +1,5 @@
 // A rank's way to the service of an id: tries the id's addresses until one of them answers and
-// proves that it holds the id,
-// then joins there.
+// proves that it holds the id, then joins there.
 #pragma once
 
 #include <string>

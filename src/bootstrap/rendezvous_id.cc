@@ -1,3 +1,4 @@
+// Writes an id at the offsets that rendezvous_id.h draws, and reads and checks it.
 #include "src/bootstrap/rendezvous_id.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Who joins, what ranks are told, and when a rendezvous fails or ends. Its sockets are in
+// rendezvous_connections.cc.
 #include "src/bootstrap/rendezvous_service.h"
 
 #include <sys/epoll.h>
@@ -205,7 +207,8 @@ void RendezvousService::onPart(int rank) {
   tellAll(all);
 }
 
-// Harmless where that rank has said that it needs the others no more, and they need nothing of it.
+// A departure is harmless if that rank has said that it needs the others no more, and they need
+// nothing of it.
 void RendezvousService::onDeparture(int rank) {
   const std::string who = nameOf(rank);
   if (phase_ == Phase::gathering)

@@ -5,8 +5,7 @@
 //                                  ◀───────  Challenge: magic, nonce, proof
 //    Join: who I am, proof         ───────▶
 //                                  ◀───────  accepted: which process serves
-//                                  ◀───────  welcome, when all ranks have joined: which of them it
-//                                  is
+//                                  ◀───────  welcome, when all ranks have joined: which one it is
 //    part, bytes                   ───────▶                                      \ as often as
 //                                  ◀───────  whole, ranks * bytes                / needed
 //                                  ◀───────  failure, text   (instead of any of these)
@@ -31,7 +30,7 @@ namespace moeccl {
 
 static_assert(std::endian::native == std::endian::little);
 
-// Of this page and of the id.
+// The version of this protocol and of the id.
 inline constexpr std::uint16_t kRendezvousVersion = 2;
 
 using Nonce = std::array<std::byte, 32>;
@@ -89,7 +88,7 @@ struct Accepted {
 };
 static_assert(sizeof(Accepted) == 96);
 
-// Of a welcome: an int32_t, the first rank of the service's process; -1: it has none.
+// A welcome carries an int32_t, the first rank of the service's process; -1: it has none.
 
 // A whole is at most this long; more is a defect, not a set-up.
 inline constexpr std::uint64_t kMaxWholeBytes = std::uint64_t{1} << 30;

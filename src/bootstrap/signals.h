@@ -6,8 +6,8 @@
 
 namespace moeccl {
 
-// While it lives, on the thread that made it; threads that are started meanwhile inherit it for
-// good.
+// Blocks all signals on the thread that made it, while it lives. Threads that are started meanwhile
+// inherit that for good.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

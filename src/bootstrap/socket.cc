@@ -1,3 +1,5 @@
+// Opens, tunes and breaks connections by the calls of the system. An IPv4 address that is mapped
+// into IPv6 is told as IPv4.
 #include "src/bootstrap/socket.h"
 
 #include <arpa/inet.h>

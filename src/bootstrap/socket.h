@@ -60,16 +60,17 @@ std::string addressText(const IpAddress& address);
 // "10.0.0.1:4242", "[fd00::1]:4242"
 std::string endpointText(const IpAddress& address, std::uint16_t port);
 std::string peerText(const Socket& socket);
-// Of an IPv4 or IPv6 address. An IPv4 peer of an IPv6 socket counts as IPv4.
+// The address, and in *port the port, of an IPv4 or IPv6 endpoint. An IPv4 peer of an IPv6 socket
+// counts as IPv4.
 IpAddress addressOf(const sockaddr* raw, std::uint16_t* port = nullptr);
 
-// On *port of all addresses of this host or of one; 0: on any free one, which *port then is. Throw
-// Error (moecclSystemError).
+// Listen on *port of all addresses of this host, or of one. If *port is 0, they take any free port
+// and store it there. Throw Error (moecclSystemError).
 Socket listenAnywhere(std::uint16_t* port);
 Socket listenOn(const IpAddress& address, std::uint16_t* port);
 
-// As NCCL does for its bootstrap: more connections than the usual soft limit of 1024 descriptors.
-// For when they have run out; returns whether there are more now.
+// Raises the soft limit of descriptors, usually 1024, to the hard one, as NCCL does for its
+// bootstrap. For when they have run out; returns whether there are more now.
 bool raiseDescriptorLimit();
 
 // Starts to connect, with more descriptors where they have run out; 0 or the error that already
@@ -78,15 +79,16 @@ int startConnect(const IpAddress& address, std::uint16_t port, Socket* socket);
 int connectResult(const Socket& socket);
 // Whether such an error is one of this process and its host: nothing of a peer is known by it.
 bool isOwnError(int error);
-// Or one of the way to a peer, or of its host: neither answers.
+// Whether such an error is one of the way to a peer, or of its host, which do not answer.
 bool meansHostIsGone(int error);
 
 // TCP as the set-up needs it: no delays for small messages, and a peer whose machine has vanished
 // is noticed within half a minute.
 void tuneConnection(const Socket& socket);
 // Breaks the connection (ETIMEDOUT) when the peer's host has not answered for that long, also while
-// nothing is sent. The kernel of a host answers for processes that compute or are stopped. For
-// connections with few data: it does not for a peer that reads nothing. Negative: never.
+// nothing is sent. The kernel of a host answers for processes that compute or are stopped. It does
+// not answer for a peer that reads nothing once its buffer is full: so this is for connections with
+// few data. Negative: never.
 void breakWhenSilent(const Socket& socket, std::int64_t milliseconds);
 // Milliseconds since anything has come from the peer's host, also of a connection that has broken.
 std::int64_t silentMs(const Socket& socket);

@@ -1,3 +1,4 @@
+// Dials over TCP or a Unix socket, goes through the handshake, and waits for the peer's welcome.
 #include "src/watch/control_dial.h"
 
 #include <cerrno>

@@ -17,7 +17,8 @@ namespace moeccl {
 // What an acceptor says first on a connection that it takes.
 inline constexpr char kControlWelcome = 'w';
 
-// Of a file, or a name in the network's namespace, which begins with '@'.
+// The address of a Unix socket: a file, or a name in the network's namespace, which begins with
+// '@'.
 sockaddr_un unixAddress(const std::string& path);
 
 // Where a rank listens: at a port, or for ranks of its node on a Unix socket.

@@ -1,3 +1,4 @@
+// Counts bytes on both sides, so that each knows which messages to drop and which to send again.
 #include "src/watch/control_stream.h"
 
 #include <cstring>
@@ -37,7 +38,8 @@ void ControlStream::sent(std::size_t bytes) {
   sent_ = 0;
 }
 
-// What the peer has room for goes on its way, or all. It tells no less than kReportRead.
+// Moves messages to out_: all, or those that the peer has room for. The peer tells no less than
+// kReportRead at once, so below that the next message goes anyway.
 void ControlStream::fill(bool all) {
   if (renewing_) return;
   while (!waiting_.empty()) {
@@ -88,7 +90,8 @@ bool ControlStream::receivedOwn(const Header& header) {
   return true;
 }
 
-// Whole messages, from the first on.
+// Drops messages that the peer has read: whole ones, from the first on. False: `bytes` are no such
+// messages.
 bool ControlStream::acknowledge(std::uint64_t bytes) {
   for (; bytes > 0; kept_.pop_front()) {
     if (kept_.empty() || kept_.front().size() > bytes) return false;

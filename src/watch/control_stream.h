@@ -27,8 +27,8 @@ class ControlStream {
     std::uint64_t bytes;  // of the body, which follows
   };
 
-  // What a peer may have unread. Its kernel has room for that while the peer is stopped, so that
-  // TCP, which takes a full one for a host that does not answer, never waits.
+  // Bytes that a peer may have unread. Its kernel has room for them while the peer is stopped. So
+  // TCP, which takes a full buffer for a host that does not answer, never waits.
   static constexpr std::size_t kUnread = std::size_t{16} << 10;
 
   // `longest`: bytes that a body may have.

@@ -1,3 +1,4 @@
+// Closes the descriptors in a forked child, by a handler of pthread_atfork(3).
 #include "src/watch/forked.h"
 
 #include <pthread.h>

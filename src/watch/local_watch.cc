@@ -1,3 +1,4 @@
+// Ranks meet in a hub, under whose mutex each message is handed to all others.
 #include "src/watch/local_watch.h"
 
 #include <algorithm>

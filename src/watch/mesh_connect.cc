@@ -28,11 +28,11 @@
 namespace moeccl {
 namespace {
 
-// Between two looks whether the job still stands.
+// Time between two looks whether the job still stands.
 constexpr std::int64_t kLookMs = 50;
 // How long a rank that cannot reach another waits to be told that that one has ended.
 constexpr std::int64_t kHearMs = 500;
-// Of Unix sockets. Ranks of a node share /dev/shm: that makes them one (host.cc).
+// The folder of Unix sockets. Ranks of a node share /dev/shm: that makes them one (host.cc).
 constexpr char kFolder[] = "/dev/shm";
 constexpr std::string_view kFiles = "/dev/shm/moeccl.";
 constexpr std::size_t kNameLength = 32;  // of what follows, in hexadecimal digits
@@ -132,7 +132,7 @@ class Connector {
   bool sameNode(int peer) const { return topology_.nodeOf(peer) == topology_.nodeOf(oob_.rank()); }
   void exchangeContacts();
   void connectAll();
-  // Whether it is a link.
+  // Returns whether the peer has welcomed the connection, so that it is a link.
   bool advanceDial(Dial& dial, bool ready);
   void takeGuests(Acceptor& acceptor);
   void round();
@@ -175,7 +175,8 @@ Connector::Connector(Oob& oob, const Topology& topology, const MeshOptions& opti
                       options_.hosts[static_cast<std::size_t>(peer)].c_str(), why.c_str()));
 }
 
-// A rank that runs out of them while others connect cannot tell those who wait for it.
+// Keeps a descriptor for each connection. A rank that runs out of them while others connect cannot
+// tell those who wait for it.
 void Connector::reserveDescriptors() {
   while (reserved_.size() < peers_.size()) {
     FileDescriptor one(fcntl(node_.fd(), F_DUPFD_CLOEXEC, 0));

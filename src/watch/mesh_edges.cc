@@ -1,3 +1,5 @@
+// Which ranks have a control connection: those 2^j apart, and for a rank with none of these on
+// another node the next one there.
 #include <set>
 
 #include "src/watch/mesh.h"

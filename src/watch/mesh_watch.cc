@@ -1,3 +1,5 @@
+// The thread that watches: it waits in an epoll for connections, ended processes and what this rank
+// tells, and passes news on to the peers.
 #include "src/watch/mesh_watch.h"
 
 #include <pthread.h>
@@ -224,7 +226,7 @@ void MeshWatch::takeOutbox() {
     forward({static_cast<std::uint32_t>(kind), rank(), ++sequence_, body.size()}, body, nullptr);
 }
 
-// Also for those whose connection is being made again.
+// Sends a message to all peers but `except`, also to those whose connection is being made again.
 void MeshWatch::forward(const Header& header, std::span<const std::byte> body,
                         const Connection* except) {
   for (Connection& connection : connections_) {
@@ -298,7 +300,7 @@ void MeshWatch::open(Connection& connection, Socket socket) {
   connection.awaitsWriting = false;
 }
 
-// On another connection.
+// Goes on with a peer on another connection.
 void MeshWatch::renew(Connection& connection, Socket socket) {
   breakWhenSilent(socket, doubtMs_);
   try {
@@ -316,8 +318,9 @@ void MeshWatch::drop(Connection& connection) {
   connection.socket = Socket();
 }
 
-// A process that ends closes its connections in order, where it has read all that came; and its
-// port. So of one that breaks nothing is known yet, nor of one that the peer has just accepted.
+// A process that ends closes its port, and closes its connections in order if it has read all that
+// came. So a connection that breaks does not tell yet whether the peer lives. Nor does one that
+// closes when the peer has just accepted it.
 void MeshWatch::close(Connection& connection, int error) {
   const bool broken = error == ECONNRESET || error == ECONNABORTED || error == EPIPE ||
                       meansHostIsGone(error) || (error == 0 && connection.stream.renewing());
@@ -372,7 +375,7 @@ void MeshWatch::redial() {
   }
 }
 
-// Peers that have made a connection again. This end of the old one may not have broken yet.
+// Takes connections that peers have made again. This end of the old one may not have broken yet.
 void MeshWatch::takeGuests() {
   persist([&] { acceptor_->serve(); });
   for (Acceptor::Guest guest; acceptor_->next(&guest);) {

@@ -1,4 +1,4 @@
-// What the watch's thread does must not end the process where memory is short: it tries again.
+// Tries a step again while memory is short: the watch's thread must not end the process for that.
 #pragma once
 
 #include <chrono>

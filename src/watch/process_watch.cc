@@ -1,3 +1,5 @@
+// Watches processes by pidfds in an epoll. The start time tells whether a pid is still that of the
+// same process.
 #include "src/watch/process_watch.h"
 
 #include <sys/epoll.h>

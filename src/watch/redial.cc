@@ -1,3 +1,5 @@
+// Tries to connect again, with a higher index each time, until the peer answers or its time is
+// over.
 #include "src/watch/redial.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 namespace moeccl {
 namespace {
 
-// For a host to answer one try. TCP itself would ask again after a second only.
+// Time for a host to answer one try. TCP itself would ask again only after a second.
 constexpr std::int64_t kTryMs = 300;
 constexpr std::int64_t kPauseMs = 50;
 // TCP's probes come at this interval (breakWhenSilent).
@@ -57,7 +59,7 @@ Redial::Result Redial::step() {
   return giveUp(true);
 }
 
-// For a while.
+// Gives a try up. The next one is due after a pause, unless the time is over.
 Redial::Result Redial::giveUp(bool silent) {
   dial_.reset();
   next_ = afterMs(kPauseMs);

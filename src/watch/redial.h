@@ -1,7 +1,7 @@
 // How a rank makes a control connection again that has broken while its peer lives. Either end
 // dials, for neither knows whether the other has noticed. Each try has an index above all that the
-// pair has used, odd where the higher rank dials and even where the lower one does: so of two that
-// meet both ends keep the same, and one that comes late is known to be old.
+// pair has used, odd where the higher rank dials and even where the lower one does. So if two meet,
+// both ends keep the same, and one that comes late is known to be old.
 //
 // A peer whose port is closed has ended. One whose host is silent is given until failureDetectionMs
 // are over, and the interval of TCP's probes: the outage may have begun that long after the last
@@ -22,7 +22,7 @@ class Redial {
     std::int64_t detectionMs;  // negative: never
     std::int64_t doubtMs;      // MeshOptions::doubtMs()
   };
-  // Between two steps.
+  // Milliseconds between two steps.
   static constexpr int kStepMs = 20;
 
   Redial(const Secret& secret, int rank, int peer, const ControlAddress& to, const Limits& limits)

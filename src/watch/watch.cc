@@ -1,3 +1,4 @@
+// Keeps losses, news and posts under one mutex, and turns them into bytes of messages and back.
 #include "src/watch/watch.h"
 
 #include <algorithm>
@@ -11,7 +12,8 @@
 namespace moeccl {
 namespace {
 
-// Of a communicator that nobody asks about any more, a broken peer could send for ever.
+// The most unread news. A broken peer could send for ever about a communicator that nobody asks
+// about any more.
 constexpr std::size_t kMostUnread = 4096;
 
 struct LossRecord {
