@@ -1,3 +1,4 @@
+// Ranks exchange their settings as lines of text, or hashes of these first.
 #include "src/comm/agreement.h"
 
 #include <algorithm>

@@ -46,7 +46,8 @@ void requireSameValues(Communicator& communicator, std::span<const std::int64_t>
                                           textOf(place, all[i]) + " on rank " +
                                           std::to_string(i / mine.size()));
 }
-// The same of a text, which the caller made of something else.
+// Collective. Throws Error (InvalidUsage) where rank 0 and another one have different texts, by
+// their hashes.
 void requireSameText(Communicator& communicator, std::string_view text);
 
 // A communicator's own all-gather, in the place of a launcher's.

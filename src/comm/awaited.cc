@@ -1,3 +1,4 @@
+// Goes from each rank to those that it waits for, up to ranks that have not told that they wait.
 #include "src/comm/awaited.h"
 
 #include <algorithm>

@@ -12,13 +12,13 @@ namespace moeccl {
 
 class Awaited {
  public:
-  // What was told so long ago may have changed.
+  // How long what a rank has told holds: later it may have changed.
   static constexpr std::chrono::milliseconds kHolds{1000};
 
-  // In the call of that number `rank` waits for `other`.
+  // Notes that `rank` waits for `other` in the call of that number.
   void add(std::uint32_t call, int rank, int other);
-  // Those for whom all wait in the end, where `rank` waits for `others`: they have not told that
-  // they wait. In order; empty where it goes round in a circle.
+  // The ranks for whom all wait in the end, if `rank` waits for `others`: they have not told that
+  // they wait. In order; empty where ranks wait in a circle.
   std::vector<int> atTheEnd(std::uint32_t call, int rank, const std::vector<int>& others) const;
 
  private:

@@ -1,3 +1,5 @@
+// A message is the sizes of its blocks, of 64 bits each, and then their bytes. A block in scratch
+// stays where its message is.
 #include "src/comm/bounded_blocks.h"
 
 #include <cstdint>

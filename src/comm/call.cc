@@ -1,3 +1,4 @@
+// What all ranks of a call must have alike, as a digest and as a text.
 #include "src/comm/call.h"
 
 #include <iterator>

@@ -27,37 +27,38 @@ struct Call {
   moecclRedOp_t op = moecclSum;
   // Where they are not (allToAllv, allGatherv, reduceScatterv): by block.
   std::vector<Extent> inputTable = {}, outputTable = {};
-  // Of allToAllv: no block has more than blockBytes bytes, on any rank.
+  // For allToAllv: no block has more than blockBytes bytes, on any rank.
   bool bounded = false;
   // A plan of the caller's instead of the choice's. Its blocks are as the tables say, or all of
   // blockBytes bytes.
   std::shared_ptr<CachedPlan> own = {};
-  // Sums are weighted by the first two; the next become zeros; of the last, where rowBytes is not
-  // 0, the input is made (placement.h). `keep` owns what they refer to.
+  // Sums are weighted by inputWeights and scratchWeights. Blocks of the output in `zeros` become
+  // zeros. If weighing.rowBytes is not 0, the input is made of `weighing` (placement.h). `keep`
+  // owns what they refer to.
   std::span<const float> inputWeights = {}, scratchWeights = {};
   std::span<const std::int32_t> zeros = {};
   WeighedRows weighing = {};
   std::shared_ptr<const void> keep = {};
-  // Where others' blocks pass by relays: what the messages hold, which only this knows; `keep` owns
+  // What the messages hold where others' blocks pass by relays, which only this knows; `keep` owns
   // it.
   Content* content = nullptr;
-  // Of allGatherv and reduceScatterv: the bytes of each rank's block.
+  // For allGatherv and reduceScatterv: the bytes of each rank's block.
   std::vector<std::size_t> rankBytes = {};
-  // What the caller has called, where that is another function, which ranks must have alike too.
+  // The function that the caller has called, if it is another one. Ranks must have it alike too.
   std::shared_ptr<const PlanName> inside = {};
-  // Of several sends and receives that begin at once. Each of this rank to itself has its receive
-  // among them.
+  // Sends and receives that begin at once. Each send of this rank to itself has its receive among
+  // them.
   std::vector<Message> messages = {};
   MessageOwner kind = MessageOwner::caller;
-  // On hosts: makes the input, as the call begins; and makes of the output what the caller wants,
-  // once it is complete. They neither throw nor wait; `keep` owns what they refer to.
+  // On hosts: `prepare` makes the input as the call begins. `finish` makes of the output what the
+  // caller wants, once it is complete. They neither throw nor wait; `keep` owns what they refer to.
   std::function<void()> prepare = {}, finish = {};
   // How long it may not advance; negative: for ever.
   std::int64_t timeoutMs = -1;
 
-  // Of a plan, whose ever; else of messages.
+  // Whether the call runs a plan, the choice's or its own; else it is of messages.
   bool isCollective() const { return choice.algorithm != nullptr || own != nullptr; }
-  // Of a choice.
+  // The collective of the choice, which the call must have.
   Collective collective() const { return choice.algorithm->collective; }
   bool sized() const { return own ? !inputTable.empty() : collective() == Collective::allToAllv; }
 };

@@ -1,3 +1,4 @@
+// Keeps the last kMost calls in a ring.
 #include "src/comm/call_log.h"
 
 namespace moeccl {

@@ -21,8 +21,9 @@ struct CallRecord {
 
 class CallLog {
  public:
-  // Whether there may be one more: of 2^kCallBits that tags tell apart half are under way at once,
-  // so that of two messages from a rank the number of one tells that of the other.
+  // The most calls under way at once, and whether there may be one more. Tags tell 2^kCallBits
+  // calls apart; half of these may be under way, so that the number of one message of a rank tells
+  // that of another.
   static constexpr std::uint32_t kMost = std::uint32_t{1} << (kCallBits - 1);
   bool hasRoom() const;
   // Returns its number: 0, 1, ...

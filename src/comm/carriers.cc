@@ -1,3 +1,4 @@
+// Ranks tell each other what they can do, choose a transport by that, and connect it.
 #include "src/comm/carriers.h"
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace moeccl {
 namespace {
 
-// What news of a dead host takes, after config.failureDetectionMs.
+// How long news of a dead host takes, after config.failureDetectionMs.
 constexpr std::int64_t kDetectionMs = 2000;
 
 enum class Carrier { loopback, ucx, sharedMemory, rdma, tcp, joint };

@@ -70,7 +70,7 @@ class Communicator {
   virtual std::unique_ptr<Communicator> shrink(const std::vector<int>& excluded,
                                                const Settings& settings,
                                                const std::optional<Error>& wrong) = 0;
-  // Of these ranks, in this order; collective over them alone.
+  // Makes a communicator of these ranks, in this order. Collective over them alone.
   virtual std::unique_ptr<Communicator> subset(const std::vector<int>& members,
                                                const Settings& settings) = 0;
   // How long calls from now on may not advance; negative: for ever.
@@ -87,9 +87,9 @@ class Communicator {
   virtual void requireIdle() {}
   // Collective: what each rank has, `bytes` bytes of host memory. Waits for it.
   virtual void allgather(const void* send, void* recv, std::size_t bytes) = 0;
-  // An exchange of host memory between ranks that know from whom how many bytes come: of nobody
-  // else is anything heard. Fills `receives`, whose sizes are as they come; what is for this rank
-  // itself, or is empty, is left out. Collective; waits for it.
+  // An exchange of host memory between ranks that know how many bytes come from whom: nothing is
+  // heard of others. Fills `receives`, whose sizes are as they come; what is for this rank itself,
+  // or is empty, is left out. Collective; waits for it.
   virtual void exchange(const std::shared_ptr<const PlanName>& name,
                         const std::vector<RankBytes>& sends, std::vector<RankBytes>& receives) = 0;
   // Copies what is where buffers are to other memory of the host, once `stream` has come so far;
@@ -100,9 +100,9 @@ class Communicator {
     std::size_t bytes;
   };
   virtual void read(std::span<const Reading> parts, void* stream) = 0;
-  // On GPUs alone: calls body(lanes), which enqueues something on `stream`. tokens: of a call of
-  // all ranks, what its messages have room for; the first of the name waits for all ranks. 0: no
-  // messages.
+  // On GPUs alone: calls body(lanes), which enqueues something on `stream`. `tokens`: for a call of
+  // all ranks, how many tokens its messages have room for; the first call of the name waits for all
+  // ranks. 0: there are no messages.
   virtual void enqueue(const std::shared_ptr<const PlanName>& name, void* stream,
                        std::size_t tokens, const std::function<void(NcclLanes& lanes)>& body) = 0;
   // The error of work on streams.
@@ -112,7 +112,8 @@ class Communicator {
   virtual std::vector<int> failedRanks() = 0;
   // Why it has failed; "" where it has not.
   virtual std::string failureText() = 0;
-  // Tells the others that this rank has left, also when the communicator is no more.
+  // Returns a function that tells the others that this rank has left, also when the communicator is
+  // no more.
   virtual std::function<void()> leaver() const = 0;
 
   // Fails it on all its ranks, with this rank's number and `text`, and all that depend on it.

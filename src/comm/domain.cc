@@ -1,3 +1,5 @@
+// How threads take turns at progress; what news, losses and timeouts do to communicators; and which
+// numbers of communicators are free.
 #include "src/comm/domain.h"
 
 #include <sched.h>
@@ -24,12 +26,12 @@ constexpr int kSleepMilliseconds = 100;
 constexpr int kIdleSleepMilliseconds = 1;
 // How often a run that does not advance looks for ranks that have made another call.
 constexpr std::chrono::milliseconds kComparing{30};
-// So long before a run is given up do ranks say for whom they wait, a quarter of its time at most.
+// How long before a run is given up ranks say for whom they wait; a quarter of its time at most.
 constexpr std::chrono::milliseconds kTelling{300};
 // Polls between two looks at the clock.
 constexpr unsigned kPollsPerLook = 1 << 14;
-// Of progress, before calls fail that need a lost rank. Others that go on sending must not prolong
-// that.
+// The most rounds of progress before calls fail that need a lost rank. Others that go on sending
+// must not prolong that.
 constexpr int kLastRounds = 1000;
 // The latest notices kept for communicators to come. Most are of groups that this rank is not in.
 constexpr std::size_t kEarlyNotices = 16;

@@ -3,8 +3,8 @@
 //
 // Threads. Communicators of one domain may be used by different threads, and a domain may have a
 // progress thread of its own. The transport allows one thread at a time, so a Domain::Lock is held
-// while it is used. Of the threads that wait, one leads: it polls, and sleeps in the transport, all
-// inside the lock, but lets in whoever asks for the lock (contenders_), who wakes it for that. The
+// while it is used. One of the threads that wait leads: it polls, and sleeps in the transport, all
+// inside the lock. It lets in whoever asks for the lock (contenders_) and wakes it for that. The
 // others follow: they sleep outside the lock until the leader has advanced something, or leaves.
 //
 // The progress thread is there for work on streams. While there is none it sleeps outside the lock,
@@ -37,14 +37,14 @@ class Stream;
 
 class Domain {
  public:
-  // `trace`: nullptr for none. It is written when the last communicator has left.
-  // Called by threads that wait, but for the progress thread, outside the lock; `function` may be
-  // nullptr. every: so long does a thread wait without calling it, at most; 0: after each look.
+  // Threads that wait call `function` outside the lock; the progress thread does not. It may be
+  // nullptr. `every`: how long a thread waits between two calls; 0: it calls after each look.
   struct Idle {
     void (*function)(void* context) = nullptr;
     void* context = nullptr;
     std::chrono::milliseconds every{0};
   };
+  // `trace`: nullptr for none. It is written when the last communicator has left.
   Domain(std::unique_ptr<Transport> transport, std::unique_ptr<Watch> watch,
          std::unique_ptr<Trace> trace, bool progressThread, Idle idle, Waiting waiting = Waiting());
   ~Domain();
@@ -107,8 +107,8 @@ class Domain {
 
   // Fails what has not advanced for its communicator's timeout while somebody looked.
   void checkTimeouts();
-  // A run that the domain watches for a timeout (negative: none), until it is idle. `collective`:
-  // the same run where it is of one, to be compared with what other ranks call; else nullptr.
+  // Watches a run for a timeout (negative: none), until it is idle. `collective`: the same run if
+  // it is of a collective, to be compared with what other ranks call; else nullptr.
   void watch(HostCommunicator& communicator, Run& run, HostRun* collective,
              std::chrono::milliseconds timeout);
   void unwatch(const Run& run);
@@ -176,7 +176,7 @@ class Domain {
   void letArrive();
   void progressLoop();
   bool hasWorkOnStreams() const;
-  // Where it sleeps, and should not.
+  // Wakes the progress thread where it sleeps, and should not.
   void wakeProgressThread();
 
   // failed: its communicator is no more, and messages for it may still come.

@@ -1,3 +1,4 @@
+// Waits for an event, or asks whether it is complete, by progress of the domain.
 #include "src/comm/event.h"
 
 #include "src/base/error.h"

@@ -1,3 +1,5 @@
+// Keeps the digests of the last calls, and says when other ranks are asked: after 300 ms, then
+// after twice as long each time.
 #include "src/comm/gpu_calls.h"
 
 #include <utility>

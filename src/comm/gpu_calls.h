@@ -35,7 +35,7 @@ class GpuCalls {
   std::uint32_t made() const { return next_; }
   // Whether the last call stands still if it is not complete by now.
   bool isDue(Clock::time_point now) const { return now >= ask_; }
-  // It does. The next question comes later, and later.
+  // Asks about the last call, which stands still. The next question comes after twice as long.
   Question ask(Clock::time_point now);
   // All of so many calls are complete.
   void rest(std::uint32_t made) {

@@ -1,3 +1,4 @@
+// Enqueues calls on lanes, and aborts the lanes where the communicator fails.
 #include "src/comm/gpu_communicator.h"
 
 #include <algorithm>
@@ -133,7 +134,7 @@ GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choic
   return run;
 }
 
-// On the first lane, in one group.
+// Enqueues sends and receives on the first lane, in one group.
 void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
   const auto what = [this] { return "messages of rank " + std::to_string(rank_); };
   onLanes(what, [&](NcclLanes& lanes) {

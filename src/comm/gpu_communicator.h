@@ -30,9 +30,11 @@ void requireFewTerms(const AlgorithmChoice& choice, const Topology& topology);
 
 class GpuCommunicator final : public Communicator {
  public:
-  // All are collective, and throw Error. The first: of ranks that have an all-gather.
+  // All are collective, and throw Error. The first makes a communicator of ranks that have an
+  // all-gather.
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
-  // Of the ranks of the user's NCCL communicator, which is needed only inside this.
+  // Makes a communicator of the ranks of the user's NCCL communicator, which is needed only inside
+  // this.
   static std::unique_ptr<Communicator> adopt(Gpu::Comm theirs, const Settings& settings);
   std::unique_ptr<Communicator> split(int color, int key, const Settings& settings,
                                       const std::optional<Error>& wrong) override;
@@ -59,7 +61,7 @@ class GpuCommunicator final : public Communicator {
   void enqueue(const std::shared_ptr<const PlanName>& name, void* stream, std::size_t tokens,
                const std::function<void(NcclLanes& lanes)>& body) override;
   moecclResult_t asyncFailure() override;
-  // CUDA graphs do.
+  // Throws while there are CUDA graphs that calls of it were captured into.
   void requireUnused() const override;
   std::vector<int> failedRanks() override;
   std::string failureText() override;
@@ -75,7 +77,7 @@ class GpuCommunicator final : public Communicator {
   // Another rank asks about a call of this communicator, has found that calls differ, or revokes
   // it. Returns whether the notice was for this communicator.
   bool hear(const Notice& notice);
-  // It fails if the communicator that it depends on has been revoked.
+  // Fails this communicator if the one that it depends on has been revoked.
   void followWhole();
   // Another communicator leaves the job.
   void forget(const GpuCommunicator& other) {
@@ -83,7 +85,7 @@ class GpuCommunicator final : public Communicator {
   }
   // Asks the others where a call stands still.
   void compareCalls();
-  // What is enqueued and can never end.
+  // Ends what is enqueued and can never be complete.
   void endWhatIsStuck();
 
  private:
@@ -141,7 +143,7 @@ class GpuCommunicator final : public Communicator {
   // Throws InvalidUsage where GPUs do not serve it. Plans of all ranks may be needed for that.
   void requireServed(const AlgorithmChoice& choice) const;
   void enqueueMessages(const Call& call, void* stream);
-  // Of a plan of the call's own.
+  // Enqueues a call that has a plan of its own.
   void enqueueRows(Call& call, void* stream);
   // All ranks come to their first call of this name, which cannot be captured.
   void meetFor(NcclLanes& lanes, std::uint64_t name, void* stream);
@@ -194,7 +196,7 @@ class GpuCommunicator final : public Communicator {
   std::vector<Extent> scratch_;           // of the call at hand
   GpuCommunicator* whole_ = nullptr;      // that it depends on; the job's mutex guards it
 
-  // Of what the job's thread changes too:
+  // Guards what follows, which the job's thread changes too.
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<NcclLanes> lanes_;  // nullptr once they have ended

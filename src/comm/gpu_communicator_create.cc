@@ -131,7 +131,8 @@ std::unique_ptr<Communicator> GpuCommunicator::split(int color, int key, const S
       std::move(lanes), group.rank, Topology(group.nodes), settings, std::move(place)));
 }
 
-// With lanes of its own, by an id that the survivors tell one another over the watch.
+// The new communicator has lanes of its own, by an id that the survivors tell one another over the
+// watch.
 std::unique_ptr<Communicator> GpuCommunicator::shrink(const std::vector<int>& excluded,
                                                       const Settings& settings,
                                                       const std::optional<Error>& wrong) {

@@ -1,3 +1,5 @@
+// The thread that hears of losses and revocations, and looks for calls that stand still every 100
+// ms.
 #include "src/comm/gpu_job.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// All-gathers in one group of sends and receives on the first lane.
 #include "src/comm/gpu_oob.h"
 
 #include <cstring>

@@ -1,3 +1,4 @@
+// Begins and ends calls, and fails the communicator on all its ranks where one cannot be completed.
 #include "src/comm/host_communicator.h"
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace {
 // How long a call whose connection broke waits to hear which rank is dead or has given up. Usually
 // at once: this is for busy machines.
 constexpr std::chrono::milliseconds kCauseGrace{1000};
-// So many calls later it is seen whether ranks have made others.
+// How many calls lie between two looks for ranks that have made other calls.
 constexpr std::uint32_t kLookEvery = 8;
 
 std::string textOf(const CachedPlan& plan) { return plan.name(); }
@@ -28,7 +29,7 @@ std::string sizesText(int sender, std::uint64_t sends, int receiver, std::uint64
          " bytes where rank " + std::to_string(receiver) + " expects " + std::to_string(expects);
 }
 
-// What crosses where sizes are told: one number for each block, by the same plan.
+// The operands of the part of a call that tells sizes: one number for each block, by the same plan.
 Operands operandsOfCounts(const Call& call, RunSlot* slot) {
   slot->sendBytes.clear();
   for (const Extent& extent : call.inputTable) slot->sendBytes.push_back(extent.bytes);
@@ -210,7 +211,7 @@ void HostCommunicator::end(const Call& call, const Active& active) {
     judge(active);
     if (active.number % kLookEvery == 0) lookBehind(active.number);
   }
-  // What had completed when another call failed is complete.
+  // A call that had completed when another one failed is complete.
   const bool fails = failure_ != moecclSuccess && (run.failed() || active.counting);
   const std::string name = fails ? nameOf(active) : std::string();
   if (active.plan != nullptr && active.plan->own && active.plan->allIdle())

@@ -63,7 +63,7 @@ class HostCommunicator final : public Communicator {
   void requireIdle() override;
   // For a call that a stream is then given, with others. Throws Error.
   std::uint32_t takeNumber(const Call& call);
-  // For one that will not be given to any; the communicator has failed.
+  // For a call with a number that will not be given to any stream: the communicator fails.
   void giveUp(const std::string& why);
   // Posts receives that had to wait; returns whether there was one. The domain's lock is held.
   bool receiveWaiting() { return !waiting_.empty() && waiting_.advance(); }
@@ -72,12 +72,12 @@ class HostCommunicator final : public Communicator {
   // another part. The call is over when it has none and its run is idle, or when its run failed; it
   // must then be handed to end(), which throws Error if it failed.
   struct Active {
-    // Of a collective; nullptr otherwise.
+    // Set for a collective; nullptr otherwise.
     RunSlot* slot = nullptr;
     CachedPlan* plan = nullptr;
     std::uint32_t number = 0;
     bool counting = false;           // a first part, which tells relays what they will carry
-    MessageRun* messages = nullptr;  // of what is none
+    MessageRun* messages = nullptr;  // set for sends and receives
     std::uint64_t looks = 0;         // by lookBehind() before it began
 
     Run& run() const { return slot != nullptr ? static_cast<Run&>(slot->run) : *messages; }
@@ -112,7 +112,7 @@ class HostCommunicator final : public Communicator {
   // For a run that does not advance: looks for messages of ranks that have made another call than
   // this one, and asks about them.
   void compare(const HostRun& run, std::chrono::steady_clock::duration still);
-  // Of a run that is soon given up: tells the others for whom this rank waits.
+  // Tells the others for whom this rank waits in a run that is soon given up.
   void tellAwaited(const HostRun& run);
   // Returns whether the notice was for this communicator.
   bool accepts(const Notice& notice);
@@ -138,10 +138,10 @@ class HostCommunicator final : public Communicator {
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
   void ask(CallRecord& record);
-  // Whether messages have come for calls that are over here, the last of them `number`: of a rank
-  // that has made another. Or of one that is far ahead: which, its later messages tell.
+  // Looks for messages of calls that are over here, the last of which is `number`. They are of a
+  // rank that has made another call, or of one that is far ahead: its later messages tell which.
   void lookBehind(std::uint32_t number);
-  // What a call that is over has told of them.
+  // Judges these messages by what a call that is over has told of them.
   void judge(const Active& active);
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
@@ -154,7 +154,7 @@ class HostCommunicator final : public Communicator {
   void awaitTransfers(Domain::Lock& lock);
   // Marks the communicator failed, cancels its runs and, unless a peer told us, tells the others.
   void fail(moecclResult_t result, int culprit, const std::string& text, bool tellOthers);
-  // By a rank of this communicator, or of one that it depends on.
+  // Fails the communicator, since a rank of it, or of one that it depends on, has revoked that.
   void revoked(const Revocation& by);
   void failFrom(const Run& run, const std::string& name);
   // "allreduce (ring)", "messages".

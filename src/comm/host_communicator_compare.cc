@@ -43,8 +43,8 @@ void HostCommunicator::compare(const HostRun& run, std::chrono::steady_clock::du
   CallRecord* const record = calls_.find(run.call());
   if (record == nullptr) return;
   if (!run.findStray(&stray)) {
-    // Two roots that each wait for the other's part send nothing. Of ranks that call the same one
-    // asks: each begins at another time, and hears of those before.
+    // Two roots that each wait for the other's part send nothing. One of the ranks that call the
+    // same asks: each begins at another time, and hears of those before.
     const std::chrono::milliseconds mine{300 + 37 * (rank_ % 16)};
     if (still < mine || record->wondered || run.awaitedPeers().empty()) return;
     record->wondered = true;

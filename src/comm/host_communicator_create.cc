@@ -160,7 +160,8 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key, const 
   const SplitGroup group = agreeOnSplit(oob, topology_, color, key, settings, wrong);
   std::vector<int> transportRanks;
   for (int rank : group.members) transportRanks.push_back(transportRanks_[rank]);
-  // Only now, and by all, also where this group cannot be: other colors share the number.
+  // All ranks do this, and only now, even if this group cannot be made: other colors share the
+  // number.
   const bool take = !group.members.empty() && group.disagreement.empty();
   const int number = agreeOnNumber(oob, *domain_, take, static_cast<int>(number_));
   if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
@@ -186,7 +187,8 @@ std::unique_ptr<Communicator> HostCommunicator::subset(const std::vector<int>& m
                            std::move(transportRanks), settings));
 }
 
-// With connections of its own: those of this one may be broken between ranks that live.
+// The new communicator has connections of its own: those of this one may be broken between ranks
+// that live.
 std::unique_ptr<Communicator> HostCommunicator::shrink(const std::vector<int>& excluded,
                                                        const Settings& settings,
                                                        const std::optional<Error>& wrong) {

@@ -1,3 +1,4 @@
+// Exchanges of host memory, each by a plan of its own, and reads of host buffers.
 #include <cstring>
 #include <utility>
 

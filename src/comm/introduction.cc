@@ -1,3 +1,4 @@
+// Ranks exchange where they run, and make the job's secret and its watch.
 #include "src/comm/introduction.h"
 
 #include <cstring>
@@ -22,8 +23,8 @@ struct Card {
   Nonce nonce{};
 };
 
-// What others may read on its way is the nonce alone. Where the ranks hold no key, who carries the
-// all-gather is trusted, and the nonce is the secret.
+// Others may read the nonce alone on its way. If the ranks hold no key, who carries the all-gather
+// is trusted, and the nonce is the secret.
 Secret secretOf(const Oob& oob, const Nonce& nonce) {
   constexpr std::string_view kLabel = "moeccl job";
   if (oob.key().empty()) return nonce;

@@ -1,3 +1,5 @@
+// Blocks lie by tables of the call, at equal distances, or cut into pieces. A table for scratch is
+// made where its blocks differ in size.
 #include "src/comm/operands.h"
 
 #include <cstdint>

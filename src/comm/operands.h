@@ -10,9 +10,9 @@
 
 namespace moeccl {
 
-// `scratch` keeps what the operands refer to, like `call`. `told`: of a call of allToAllv without a
-// bound whose plan keeps blocks in scratch, the size of each, as 64-bit numbers one after another;
-// of others nullptr.
+// `scratch` keeps what the operands refer to, like `call`. `told`: for a call of allToAllv without
+// a bound whose plan keeps blocks in scratch, the size of each, as 64-bit numbers one after
+// another; for others nullptr.
 Operands operandsOf(const Call& call, const Plan& plan, const std::byte* told,
                     std::vector<Extent>* scratch);
 

@@ -1,3 +1,4 @@
+// Makes plans at their first use, and hands out idle runs of them.
 #include "src/comm/plan_cache.h"
 
 #include <algorithm>

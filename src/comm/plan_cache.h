@@ -52,7 +52,7 @@ struct CachedPlan {
   std::string name() const;
 };
 
-// One that is ready for Call::own. `before`: one whose memory it takes, or nullptr.
+// Makes a plan ready for Call::own. `before`: the plan whose memory it takes, or nullptr.
 std::shared_ptr<CachedPlan> ownPlan(std::shared_ptr<const PlanName> name, Plan plan,
                                     CachedPlan* before);
 

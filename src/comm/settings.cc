@@ -1,3 +1,5 @@
+// Reads the config and then the variables, which count more, and compares settings as lines of
+// text.
 #include "src/comm/settings.h"
 
 #include <algorithm>

@@ -64,7 +64,7 @@ struct Settings {
 // the variable and what it may be.
 Settings readSettings(const moecclConfig_t* config,
                       const Environment& environment = processEnvironment());
-// What a process without a communicator yet needs of them: the interfaces that it may listen on.
+// The interfaces that a process may listen on, which it needs before it has a communicator.
 std::string socketInterfaces(const Environment& environment = processEnvironment());
 // For a split of a communicator: nodeId, progressThread, idle, memory and transport are the
 // parent's; the rest too when `config` is nullptr.

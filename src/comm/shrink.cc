@@ -1,3 +1,5 @@
+// Each attempt has two agreements, by posts on the watch: on who is left out, and on whether all
+// have made the communicator.
 #include "src/comm/shrink.h"
 
 #include <algorithm>
@@ -33,7 +35,8 @@ std::vector<std::byte> bytesOf(const Proposal& proposal) {
   return {bytes.begin(), bytes.end()};
 }
 
-// What members have posted alone: other communicators may have the number too, of other ranks.
+// Only what members have posted counts: other communicators may have the number too, of other
+// ranks.
 bool isMember(const std::vector<int>& members, int rank) {
   return std::ranges::find(members, rank) != members.end();
 }

@@ -2,11 +2,11 @@
 // be relied on: all that they say to one another for that goes over the watch.
 //
 // Agreement. Each rank proposes a set of ranks to leave out: those that it knows to be lost, and
-// those that its caller excludes. What another proposes it adds to its own and proposes that. A
-// rank that has the same proposal from all that it does not leave out has decided, says so, and
-// proposes nothing any more. Whoever hears of a decision, of a rank that it does not leave out
-// itself, takes it over. So nobody who lives decides otherwise: that would take another proposal of
-// a rank that has decided.
+// those that its caller excludes. It adds what another one proposes to its own proposal, and
+// proposes that. A rank that has the same proposal from all that it does not leave out has decided,
+// says so, and proposes nothing any more. Whoever hears of a decision, of a rank that it does not
+// leave out itself, takes it over. So nobody who lives decides otherwise: that would take another
+// proposal of a rank that has decided.
 //
 // Attempts. Ranks shrink a communicator more than once: when one ends meanwhile, or as callers ask
 // for it, and not all take part each time. Whoever has been left out, or has given up, has counted
@@ -45,8 +45,9 @@ struct Shrinking {
 
 // Collective over all members but those that are lost or that some rank has in `excluded` (ranks of
 // the communicator). `make` is called on the survivors, with an all-gather among them, in the order
-// of their ranks; again, for fewer, where one of them ended meanwhile. `wrong`: instead, this
-// rank's arguments are. Throws Error, on all survivors: that, what make() has thrown, or
+// of their ranks; again, for fewer, where one of them ended meanwhile. `wrong`: this rank's
+// arguments are; then it makes nothing. Throws Error, on all survivors: `wrong`, what make() has
+// thrown, or
 //   moecclTimeout       a survivor did not come
 //   moecclRemoteError   another thread of this rank has aborted the communicator
 //   moecclInvalidUsage  the others have excluded this rank, and have not begun again with it

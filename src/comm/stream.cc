@@ -1,3 +1,5 @@
+// Begins the calls at the front of the queue, ends them together, and drops the rest where one
+// fails.
 #include "src/comm/stream.h"
 
 #include <algorithm>

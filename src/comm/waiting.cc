@@ -1,3 +1,4 @@
+// Yields the core, and stops that for a number of sleeps where turns are long and others run.
 #include "src/comm/waiting.h"
 
 #include <fcntl.h>

@@ -21,15 +21,15 @@ class Waiting {
   using Clock = std::chrono::steady_clock;
 
   static constexpr int kLooks = 200, kFewLooks = 4;
-  // So long does nobody keep the core who waits for messages too. Ranks that compute do: only where
-  // more run than there are ranks is it others.
+  // A thread that waits for messages too never keeps the core for so long. Ranks that compute do.
+  // So a longer turn is that of other processes only where more threads run than there are ranks.
   static constexpr std::chrono::microseconds kLongTurn{1500};
   static constexpr int kLongTurns = 3;  // in a row
   // Sleeps before yielding is tried again; doubled each time that it was no better.
   static constexpr int kShortest = 256, kLongest = 8192;
 
-  // `ranks`: so many share the cores of this one. `apart`: they belong to several scheduling groups
-  // and outnumber the cores.
+  // `ranks`: how many share the cores of this one, itself included. `apart`: they belong to several
+  // scheduling groups and outnumber the cores.
   explicit Waiting(int ranks = 1, bool apart = false, std::function<int()> running = &runningOnHost)
       : ranks_(ranks), apart_(apart), running_(std::move(running)) {}
 
@@ -37,7 +37,7 @@ class Waiting {
   bool sleeps(int looks) const { return looks >= (yields() ? kLooks : kFewLooks); }
   // After the look of that number, from 0.
   void yield(int look);
-  // So long have a yield and a look taken.
+  // Tells how long a yield and a look have taken.
   void took(Clock::duration turn);
   // A sleep is over.
   void slept() { avoided_ -= avoided_ > 0 ? 1 : 0; }
