@@ -13,7 +13,7 @@ class Content {
  public:
   virtual ~Content() = default;
 
-  // Why a message is none of the run's: how many bytes a rank sent where how many were expected.
+  // Why a message does not fit the run: how many bytes a rank sent, and how many were expected.
   struct Misfit {
     int peer;
     std::size_t expected, arrived;
@@ -21,7 +21,7 @@ class Content {
 
   // A run begins, on these buffers. Nothing but the functions below happens until it is over.
   virtual void begin(const Plan& plan, const std::byte* input, std::byte* output) = 0;
-  // Of a send or a receive of the run.
+  // The most bytes of a send or a receive of the run.
   virtual std::size_t mostBytes(const Op& op) const = 0;
   // Writes the message of a send, whose dependencies are met; returns its bytes.
   virtual std::size_t write(const Op& op, std::byte* to) = 0;

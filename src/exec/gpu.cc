@@ -1,3 +1,4 @@
+// Which GPU openGpu() opens, and which models NVLink joins.
 #include "src/exec/gpu.h"
 
 #include <atomic>

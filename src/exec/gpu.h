@@ -60,15 +60,15 @@ class Gpu {
 
   virtual int device() = 0;
   virtual void setDevice(int device) = 0;
-  // Whatever streams are being captured.
+  // May be called whatever streams are being captured.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void free(std::byte* memory) noexcept = 0;
   // Memory of the host that toDevice and toHost do not wait for.
   virtual std::byte* allocatePinned(std::size_t bytes) = 0;
   virtual void freePinned(std::byte* memory) noexcept = 0;
 
-  // Memory of which NCCL can send, and into which it can receive, without copies of its own once it
-  // is registered; as allocate() gives it where this NCCL registers none.
+  // Memory from which NCCL can send, and into which it can receive, without copies of its own once
+  // it is registered. If this NCCL registers none, it is as allocate() gives it.
   virtual std::byte* allocateForMessages(std::size_t bytes) = 0;
   virtual void freeForMessages(std::byte* memory) noexcept = 0;
   // Registers such memory with `comm`; nullptr: NCCL does not take it, and copies. What is
@@ -104,15 +104,15 @@ class Gpu {
                       std::size_t bytes, Stream stream) = 0;
   virtual void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes,
                       std::int64_t divisor, Stream stream) = 0;
-  // The same of kernels/row_lists.h and kernels/weigh.h.
+  // kernels/row_lists.h and kernels/weigh.h have the contracts of these.
   virtual void copyRows(const RowMatrices& matrices, const RowCopies& copies, Stream stream) = 0;
   virtual void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
                        const RowWeights& weights, Stream stream) = 0;
   virtual void weighGradients(const WeighedRows& rows, float* ofWeights, Stream stream) = 0;
   virtual void clear(std::byte* to, std::size_t bytes, Stream stream) = 0;
-  // Of kernels/latency_rows.h.
+  // kernels/latency_rows.h has the contract.
   virtual void runLatency(LatencyStep step, const LatencyRows& rows, Stream stream) = 0;
-  // Of kernels/quantise.h.
+  // kernels/quantise.h has the contracts.
   virtual void quantise(moecclDataType_t to, moecclDataType_t from, const std::byte* rows,
                         std::size_t rowCount, std::size_t elements, std::byte* quantised,
                         Stream stream) = 0;
@@ -123,8 +123,8 @@ class Gpu {
   virtual Id newId() = 0;
   // Both are collective, and throw Timeout where patience ends. The first makes one for parts.
   virtual Comm join(const Id& id, int ranks, int rank, const Patience& patience) = 0;
-  // Of all ranks of `comm` with this color, ordered by `key`; color -1: of none, nullptr. Where
-  // `comm` blocks, which only a user's does, there is no timeout.
+  // Makes a communicator of all ranks of `comm` with this color, ordered by `key`; color -1: of
+  // none, nullptr. If `comm` blocks, which only a user's does, there is no timeout.
   virtual Comm split(Comm comm, int color, int key, Purpose purpose, const Patience& patience) = 0;
   // Waits until `comm`, which need not block, is ready for more. Throws as split() does.
   virtual void settle(Comm comm, const Patience& patience) = 0;
@@ -143,12 +143,13 @@ class Gpu {
   virtual int ranks(Comm comm) = 0;
   virtual int rank(Comm comm) = 0;
   virtual int device(Comm comm) = 0;
-  // What has befallen `comm` since its last call; *text says more.
+  // The error that has befallen `comm` since its last call, or success; *text says more.
   virtual moecclResult_t asyncError(Comm comm, std::string* text) = 0;
 
   // Sends and receives of `comm` between the two make one launch for each stream. At their first
-  // message two ranks are connected, and groupEnd() waits for the other: where `comm` does not
-  // block for as long as patience has, else until it comes or the communicator is revoked.
+  // message two ranks are connected, and groupEnd() waits for the other. If `comm` does not block,
+  // it waits for as long as patience has; else until the other comes or the communicator is
+  // revoked.
   virtual void groupStart() = 0;
   virtual void groupEnd(Comm comm, const Patience& patience) = 0;
   virtual void send(const std::byte* from, std::size_t bytes, int peer, Comm comm,
@@ -171,7 +172,7 @@ class Gpu {
 std::shared_ptr<Gpu> openGpu();
 // Whether NVLink joins GPUs of this model in the machines that they are usually in.
 bool hasNvlink(std::string_view model);
-// What openGpu() returns from now on; nullptr: the real ones. For tests.
+// Replaces what openGpu() returns from now on; nullptr: by the real ones. For tests.
 void replaceGpu(std::shared_ptr<Gpu> (*open)());
 
 // Makes a device the thread's current one for a while.

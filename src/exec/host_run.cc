@@ -1,3 +1,5 @@
+// Executes ops as soon as those that they wait for are complete, and copies and adds up on the
+// thread that completes them.
 #include "src/exec/host_run.h"
 
 #include <algorithm>
@@ -176,7 +178,7 @@ void HostRun::transferDone(Transfer* self, TransferStatus status, std::size_t by
   run.drain();
 }
 
-// Whether a message is as it should be.
+// Takes in a message; returns whether it is as it should be.
 bool HostRun::arrived(OpTransfer& transfer, Content::Misfit* misfit) {
   const Op& op = plan_->plan().ops[transfer.op];
   const std::byte* const from = placement_.data(transfer.place);
@@ -222,7 +224,7 @@ void HostRun::cancel() {
     if (transfer.active) route_.transport->cancel(&transfer);
 }
 
-// It differs in some bit from all messages that belong here.
+// A stray message differs in some bit from all messages that belong here.
 bool HostRun::findStray(Tag* found) const {
   const Tag ours = makeTag(route_.tag);
   const std::uint32_t varying = plan_->messageBits() | messageNumber(1, 0, 0);

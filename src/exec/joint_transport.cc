@@ -1,3 +1,5 @@
+// Gives each transfer to the transport of its peer, progresses TCP first, and sleeps on the
+// descriptors of both.
 #include "src/exec/joint_transport.h"
 
 #include <poll.h>
@@ -19,7 +21,8 @@ namespace {
 // Copies in the node would keep the processor from feeding the wire, so they wait while there is
 // something to do for other nodes, but not for more calls of progress() than this.
 constexpr unsigned kPostponed = 16;
-// A part without transfers in flight has connections to take, once in so many calls.
+// A part without transfers in flight is progressed once in so many calls: it has connections to
+// take.
 constexpr unsigned kIdleRounds = 16;
 constexpr std::size_t kMostDescriptors = 8;
 constexpr int kLongestSleep = 5;

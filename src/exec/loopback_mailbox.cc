@@ -1,3 +1,4 @@
+// Finds mailboxes by number, and keeps copies of messages in buffers that are used again.
 #include "src/exec/loopback_mailbox.h"
 
 #include <unistd.h>

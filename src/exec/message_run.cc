@@ -1,3 +1,5 @@
+// Posts receives before sends, and copies messages of this rank to itself. Receives that must wait
+// are posted later, in order for each tag.
 #include "src/exec/message_run.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Calls CUDA and NCCL. It asks a communicator that does not block again and again until a call is
+// complete, or patience ends.
 #include "src/exec/nccl_gpu.h"
 
 #include <cuda_runtime.h>
@@ -69,7 +71,7 @@ class NcclGpu final : public Gpu {
 
   std::byte* allocateForMessages(std::size_t bytes) override {
     if (!nccl_.registers()) return cuda::allocate(bytes);
-    // Whatever streams are being captured.
+    // This is allowed whatever streams are being captured.
     cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     cudaThreadExchangeStreamCaptureMode(&mode);
     void* memory = nullptr;
@@ -304,7 +306,7 @@ class NcclGpu final : public Gpu {
   }
 
  private:
-  // Codes up to ncclInProgress are ours too.
+  // Codes up to ncclRemoteError are ours too.
   static moecclResult_t resultOf(ncclResult_t result) {
     static_assert(static_cast<int>(ncclUnhandledCudaError) == moecclUnhandledCudaError &&
                   static_cast<int>(ncclSystemError) == moecclSystemError &&
@@ -323,13 +325,13 @@ class NcclGpu final : public Gpu {
     if (result == ncclSuccess) return;
     throw Error(resultOf(result), std::string(call) + ": " + describe(result, comm));
   }
-  // One that does not block may be at work on what the end of the group waits for.
+  // A communicator that does not block may be at work on what the end of the group waits for.
   void checkInGroup(ncclResult_t result, const char* call, Comm comm) const {
     if (result != ncclInProgress) check(result, call, comm);
   }
   static void check(cudaError_t status, const char* call) { moeccl::check(status, call); }
-  // `result`: of `call` on a communicator that need not block. *over: whether NCCL has done with
-  // it, also where this throws.
+  // Waits for the end of `call`, which has returned `result` on a communicator that need not block.
+  // *over: whether NCCL has done with it, also where this throws.
   void await(ncclResult_t result, const char* call, Comm comm, const Patience& patience,
              bool* over = nullptr) const {
     for (Polling polling; result == ncclInProgress; polling.pause()) {

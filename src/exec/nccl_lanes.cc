@@ -1,3 +1,5 @@
+// Makes lanes and memory as calls need them, puts calls in order, and bounds the time in which NCCL
+// connects ranks.
 #include "src/exec/nccl_lanes.h"
 
 #include <algorithm>

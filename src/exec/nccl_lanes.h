@@ -46,10 +46,10 @@ class NcclLanes {
   Gpu& gpu() const { return *gpu_; }
   const std::shared_ptr<Gpu>& sharedGpu() const { return gpu_; }
   int device() const { return device_; }
-  // For whatever waits from now on.
+  // Holds for whatever waits from now on.
   void setPatience(Patience patience);
   const Patience& patience() const { return patience_; }
-  // Of the calls from now on.
+  // The timeout of the calls from now on.
   void setTimeout(std::int64_t milliseconds) { patience_.timeoutMs = milliseconds; }
 
   // Orders a call on `stream` behind the one before, and gets what it needs; lanes that are missing
@@ -72,7 +72,7 @@ class NcclLanes {
   void run(Gpu::Native what, const std::byte* from, std::byte* to, std::size_t count,
            moecclDataType_t datatype, moecclRedOp_t op, Gpu::Stream stream);
 
-  // What communicators are split from; it never has work.
+  // The communicator that others are split from; it never has work.
   Gpu::Comm root() const { return root_; }
   int lanes() const;
   // Throws Error once interrupted.
@@ -123,19 +123,19 @@ class NcclLanes {
   };
   // Notes that a lane has had a message to, or from, a peer; returns whether it is the first.
   bool isFirst(int lane, int peer, bool isSend);
-  // A call of NCCL that connects ranks, `whom`, and waits until they come. What ends patience
+  // Makes a call of NCCL that connects ranks, `whom`, and waits until they come. What ends patience
   // interrupts all lanes, and is thrown in place of what the call says then.
   void connect(const std::string& whom, const std::function<void()>& call);
-  // The same of a call that blocks, with another thread.
+  // The same for a call that blocks: another thread looks meanwhile.
   void watch(const std::function<void()>& call, const std::function<Error()>& timeout);
   void requireForCapture(const Needs& needs) const;
   void grow(const Needs& needs);
   void growArena(std::size_t bytes);
   std::byte* allocateArena(std::size_t bytes);
   void freeArena(std::byte* arena) noexcept;
-  // The arena in use.
+  // Registers the arena in use with `comm`.
   void registerWith(Gpu::Comm comm);
-  // nullptr: of all arenas.
+  // Ends the registrations of an arena; nullptr: of all arenas.
   void deregister(const std::byte* arena) noexcept;
   void abortAll() noexcept;
   void abortWhenLeft() noexcept;

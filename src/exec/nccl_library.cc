@@ -1,3 +1,4 @@
+// Opens libnccl.so.2 by dlopen(3), and refuses one that is too old.
 #include "src/exec/nccl_library.h"
 
 #include <dlfcn.h>

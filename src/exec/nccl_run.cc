@@ -1,3 +1,5 @@
+// Enqueues the launches of a plan in their order, each on the stream of its lane, with events
+// between lanes.
 #include "src/exec/nccl_run.h"
 
 #include <algorithm>

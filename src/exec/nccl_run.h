@@ -74,7 +74,7 @@ class NcclRun {
     return message.kind == OpKind::send ? plan_->plan().src(message) : plan_->plan().dst(message);
   }
 
-  // Of the call that is being enqueued:
+  // These are of the call that is being enqueued:
   Placement placement_;
   std::vector<MessagePlace> places_;  // by op
 
@@ -98,7 +98,7 @@ class NcclRun {
   std::array<bool, kMaxLanes> used_{}, urgent_{};
   int callers_ = -1;  // the lane that is the caller's stream, -1: none
 
-  // Of the call that is being enqueued:
+  // These are of the call that is being enqueued:
   LaneStreams streams_{};
   std::vector<BlockCopy> copies_;
   std::vector<const std::byte*> sources_;  // of the reduction at hand

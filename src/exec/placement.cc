@@ -1,3 +1,4 @@
+// Counts the bytes of a message, and finds whether its blocks follow one another or must be packed.
 #include "src/exec/placement.h"
 
 namespace moeccl {

@@ -36,10 +36,10 @@ struct Operands {
   // GPUs it lies in the arena, and these weights are the host's.
   const WeighedRows* weighing = nullptr;
 
-  // Of messages, instead of blocks; nullptr: blocks.
+  // What messages hold instead of blocks; nullptr: they hold blocks.
   Content* content = nullptr;
-  // What each block takes in a message, which both ends know where they do not know its size: no
-  // block is larger, scratch blocks are as large. 0: its size.
+  // Bytes that each block takes in a message, which both ends know where they do not know its size:
+  // no block is larger, and scratch blocks are as large. 0: a block takes its size.
   std::size_t paddedBytes = 0;
 
   bool weighted() const { return !inputWeights.empty() || !scratchWeights.empty(); }
@@ -83,7 +83,7 @@ class Placement {
     if (message.bytes == 0) return nullptr;
     return (message.staged ? arena : base(message.buffer)) + message.offset;
   }
-  // Of a message.
+  // The bytes of a message of these blocks.
   std::size_t bytesIn(std::span<const Blocks> runs) const;
 
   // The arena's bytes before any message, and where a message of these blocks lies: what it needs
@@ -91,7 +91,7 @@ class Placement {
   std::size_t scratchBytes() const { return aligned(operands.scratchBytes); }
   static std::size_t aligned(std::size_t bytes);
   MessagePlace layOut(std::span<const Blocks> runs, std::size_t* arenaBytes) const;
-  // The same of a message of so many bytes at most.
+  // The same for a message of so many bytes at most.
   MessagePlace layOut(std::size_t bytes, std::size_t* arenaBytes) const;
 
   // Each calls copy(const BlockCopy&) for what has to be copied: blocks to a staged message, a
@@ -106,7 +106,7 @@ class Placement {
  private:
   std::byte* base(Buffer buffer) const;
   bool contiguous(std::span<const Blocks> runs) const;
-  // Of a message, for a block of so many bytes.
+  // The bytes of a message that a block of so many bytes takes.
   std::size_t padded(std::size_t bytes) const {
     return operands.paddedBytes > 0 ? operands.paddedBytes : bytes;
   }

@@ -20,9 +20,9 @@ class PollableTransport : public Transport {
   virtual void awake(std::span<const pollfd> polled) = 0;
   // Whether transfers are in flight.
   virtual bool isBusy() const = 0;
-  // Of a close() in order, to be asked between calls of progress(): whether all sends are over.
-  // What comes from then on belongs to calls that failed: nobody will ask for it, and its sender,
-  // who may be closing too, need not wait.
+  // Whether all sends are over: a part of a close() in order, to be asked between calls of
+  // progress(). What comes from then on belongs to calls that failed: nobody will ask for it, and
+  // its sender, who may be closing too, need not wait.
   virtual bool drained() = 0;
   // When lastError() was last set.
   virtual std::chrono::steady_clock::time_point lastErrorTime() const = 0;

@@ -1,3 +1,5 @@
+// Counts what each op waits for, lists those that wait for it, and numbers the messages of each
+// pair and lane.
 #include "src/exec/prepared_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Takes the smallest free piece that is large enough, or allocates another.
 #include "src/exec/row_memory.h"
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 namespace moeccl {
 namespace {
 
-// Of lists, few sizes, so that pieces fit again.
+// The least bytes of a piece for lists. Larger ones are powers of two: few sizes, so that pieces
+// fit again.
 constexpr std::size_t kLeast = std::size_t{16} << 10;
 
 }  // namespace

@@ -1,3 +1,5 @@
+// Lists the rows that each launch copies and adds up, and lays all lists out in one piece of
+// memory.
 #include "src/exec/row_run.h"
 
 #include <cstring>
@@ -29,7 +31,7 @@ bool contiguous(std::span<const Blocks> runs) {
 
 }  // namespace
 
-// As they are made, on the host.
+// The lists as they are made, on the host.
 struct RowRun::Lists {
   std::vector<RowAt> from, to;
   std::vector<std::int32_t> begins{0};

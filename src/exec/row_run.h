@@ -56,11 +56,11 @@ class RowRun final : public NcclRun {
   RowSums sums_{};
   RowWeights weights_;
   const float* weighing_ = nullptr;
-  // Of these, by launch:
+  // The parts of these lists, by launch:
   std::vector<Range> packs_, unpacks_, launchSums_;
   Range zeros_{0, 0};
 
-  // By op: where a message's rows are, and of which.
+  // By op: where a message's rows are, from which one on, and how many.
   struct Rows {
     Buffer buffer = Buffer::scratch;
     std::int32_t first = 0, count = 0;

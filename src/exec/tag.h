@@ -11,14 +11,14 @@
 // tag       the caller's: messages of one tag between two ranks match in their order
 // comm      communicator, unique among those that any two ranks share
 // call      number of the collective call on that communicator, modulo 2^9; a call waits while the
-//           one 2^8 before it is not over (Communicator::nextCall)
+//           one 2^8 before it is not over (HostCommunicator::nextCall)
 // what      digest ^ (turn, part, lane, sequence)
 //   turn      how often `call` has begun again, modulo 2^9: a message that nobody has taken is none
 //             of the same call 2^9 later
-//   digest    of all that the ranks of a call must have alike (digestOf in src/comm/call.h). Ranks
-//             that do not call the same never match, but with a chance of 2^-24 where a rank has
-//             one message for another, and of 2^-9 at most: messages that differ in the upper bits
-//             cannot match
+//   digest    of all that the ranks of a call must have alike (CallSignature in src/comm/call.h).
+//             Ranks that do not call the same never match, but with a chance of 2^-24 where a rank
+//             has one message for another, and of 2^-9 at most: messages that differ in the upper
+//             bits cannot match
 //   part      0: of the data; 1: of the sizes that relays are told before
 //   lane, sequence  the n-th message of this pair on that lane within the part
 // source    sender's rank in the root communicator (the transport's numbering)
@@ -89,7 +89,7 @@ inline constexpr Tag kSameCall = ~tagBits(kWhatBits + kSourceBits);
 // And those of all collectives of a communicator.
 inline constexpr Tag kAnyCall = ~tagBits(kCallBits + kWhatBits + kSourceBits);
 
-// Modulo 2^kCallBits.
+// The number of the call, modulo 2^kCallBits.
 constexpr std::uint32_t callOf(Tag tag) {
   return static_cast<std::uint32_t>(tag >> (kWhatBits + kSourceBits) & tagBits(kCallBits));
 }

@@ -58,7 +58,7 @@ bool TcpTransport::hasMet() {
   }
 }
 
-// What there is to say to a peer is with the kernel.
+// Whether all that there is to say to a peer is with the kernel.
 bool TcpTransport::hasLeft(Peer& peer) const {
   if (peer.core.gone() || peer.core.rank() == rank_) return true;
   const auto& main = peer.connections[0];

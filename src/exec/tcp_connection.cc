@@ -1,3 +1,5 @@
+// Writes frames together with the sender's data, and reads data straight to where they belong, each
+// with one call to the kernel.
 #include "src/exec/tcp_connection.h"
 
 #include <sys/epoll.h>
@@ -15,7 +17,7 @@
 namespace moeccl {
 namespace {
 
-// In one direction before others have their turn.
+// Bytes that move in one direction before others have their turn.
 constexpr std::size_t kAtOnce = 4 * kPartBytes;
 constexpr std::int64_t kFirstPauseMs = 20, kLongestPauseMs = 250;
 
@@ -205,7 +207,7 @@ bool TcpConnection::read() {
   return moved > 0;
 }
 
-// What one call to the kernel brings.
+// Reads what one call to the kernel brings; returns its bytes.
 std::size_t TcpConnection::readSome() {
   if (aheadBegin_ > 0) {
     std::memmove(ahead_.data(), ahead_.data() + aheadBegin_, ahead());

@@ -22,7 +22,7 @@
 namespace moeccl {
 
 class TcpConnection {
-  // Of frames without data that wait to leave. More cost an allocation.
+  // Bytes of frames without data that may wait to leave. More cost an allocation.
   static constexpr std::size_t kControlBytes = 64 * sizeof(FrameHeader);
 
  public:
@@ -52,7 +52,7 @@ class TcpConnection {
   void accept(Socket socket);
   // The kernel's news of it: epoll's, edge-triggered.
   void onEvents(std::uint32_t events, const Secret& secret, const Hello& hello);
-  // Until next().
+  // Pauses until next().
   void pause();
   // Ends what is not open.
   void abandon(const std::string& why) { end(why, true); }
@@ -62,14 +62,16 @@ class TcpConnection {
   // Reads and writes what it can, but not for ever; returns whether anything moved.
   bool advance();
   bool write();
-  // A part of this transfer's data that is being written is copied.
+  // Copies the rest of this transfer's data that are being written, so that the caller gets them
+  // back.
   void keepCopy(const Transfer* transfer);
-  // What begins is the last that it writes.
+  // Whether all that it has begun is written.
   bool hasWritten() const {
     return frameBegin_ == frameEnd_ && dataLeft_ == 0 && controlBegin_ == control_.size();
   }
+  // Ends its own direction: it writes nothing any more, and goes on reading.
   void finishWriting();
-  // Parts of a message that had not begun when they came.
+  // Whether a part of a message waits that had not begun when it came.
   bool isEarly() const { return early_; }
   void retryEarly() {
     early_ = false;

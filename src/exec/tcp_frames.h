@@ -58,8 +58,8 @@ constexpr std::size_t chargeOf(std::size_t bytes) {
   return (bytes > 0 ? MessageMemory::costOf(bytes) : 0) + kMessageCost;
 }
 
-// Of a message, in one frame: so long may a frame without data wait, and so much is copied for a
-// sender that cancels.
+// The most bytes of a message in one frame. A frame without data may have to wait for so many, and
+// so many are copied for a sender that cancels.
 inline constexpr std::size_t kPartBytes = std::size_t{1} << 20;
 // Where a pair has several connections, messages are cut so that all carry, but not smaller.
 inline constexpr std::size_t kLeastPartBytes = std::size_t{64} << 10;

@@ -1,3 +1,4 @@
+// Maps regions of blocks of one size, and unmaps those that have been empty longest.
 #include "src/exec/tcp_memory.h"
 
 #include <sys/mman.h>
@@ -10,7 +11,7 @@
 namespace moeccl {
 namespace {
 
-// Kept in any case: what is known of a few messages.
+// Bytes that are kept in any case, for what is known of a few messages.
 constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 // A kernel allows some 65,000 mappings.
 constexpr std::size_t kMostRegions = 1024;
@@ -64,7 +65,7 @@ void MessageMemory::give(std::byte* block, std::size_t bytes) {
   }
 }
 
-// One region more, which is empty.
+// Maps one region more, which is empty.
 void MessageMemory::map(Size& size, std::size_t block) {
   Regions made(1);
   Region& region = made.front();

@@ -1,3 +1,4 @@
+// Matches messages and receives by tag, cuts sends into frames, and charges and gives back credit.
 #include "src/exec/tcp_peer.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 namespace moeccl {
 namespace {
 
-// An honest job has as many as it has sends in flight.
+// Messages that a peer may have announced. An honest job has as many as it has sends in flight.
 constexpr std::size_t kMostAnnounced = std::size_t{1} << 20;
 
 void copyBytes(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -369,7 +370,7 @@ void TcpPeer::arrived(Incoming* incoming, std::size_t bytes) {
   if (message.memory == nullptr) recycle(flowing_, incoming->message);
 }
 
-// A message that is here, to the receive that it belongs to.
+// Gives a message that is here to the receive that it belongs to.
 void TcpPeer::deliver(InboundMessages::iterator at) {
   InboundMessage& message = *at;
   Transfer* const transfer = message.transfer;
@@ -386,12 +387,12 @@ void TcpPeer::grant(InboundMessage& message) {
   tell({.kind = FrameKind::grant, .id = message.id});
 }
 
-// It waits for nobody's answer any more.
+// The message waits for nobody's answer any more.
 void TcpPeer::settle(InboundMessage& message) {
   if (std::exchange(message.announced, false)) --announcedToUs_;
 }
 
-// It needs no memory any more, and what it was charged is free.
+// The message needs no memory any more, and what it was charged is free.
 void TcpPeer::release(InboundMessage& message) {
   if (std::byte* const memory = std::exchange(message.memory, nullptr))
     common_.memory.give(memory, message.bytes);

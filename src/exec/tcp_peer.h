@@ -76,19 +76,19 @@ class TcpPeer {
 
   void send(Transfer* transfer);
   void recv(Transfer* transfer);
-  // Of this rank with itself.
+  // A send and a receive of this rank with itself.
   void sendHere(Transfer* transfer);
   void recvHere(Transfer* transfer);
   // Connections have stopped using the data of a send.
   void cancel(Transfer* transfer);
   // A message without a receive whose tag agrees with `value` in the bits of `mask`.
   bool unexpected(Tag value, Tag mask, Tag* found) const;
-  // Announced messages that nobody will want.
+  // Refuses announced messages: nobody will want them.
   void refuseAnnounced();
-  // It is gone, or this rank is.
+  // The peer is gone, or this rank is.
   void lose(const std::string& why, TransferStatus status);
   bool gone() const { return gone_; }
-  // It has said goodbye.
+  // The peer has said goodbye.
   void leaves() { isLeaving_ = true; }
   bool isLeaving() const { return isLeaving_; }
 

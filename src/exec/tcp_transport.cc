@@ -1,3 +1,5 @@
+// Starts and ends transfers, advances the connections that an epoll calls ready, and settles those
+// that have ended.
 #include "src/exec/tcp_transport.h"
 
 #include <sys/epoll.h>
@@ -16,7 +18,7 @@ namespace moeccl {
 namespace {
 
 constexpr int kEventsAtOnce = 64;
-// Of reading what a peer has sent before its end.
+// The most rounds of reading what a peer has sent before its end.
 constexpr int kLastRounds = 10000;
 
 }  // namespace
@@ -93,7 +95,7 @@ void TcpTransport::cancel(Transfer* transfer) {
 }
 
 bool TcpTransport::unexpected(Tag value, Tag mask, Tag* found) {
-  // Of one peer, it costs nothing where there are many.
+  // A look at one peer costs the same however many there are.
   if (constexpr Tag kSource = tagBits(kSourceBits); (mask & kSource) == kSource) {
     const int source = sourceOf(value);
     return source < ranks_ && !peers_.empty() && peer(source).core.unexpected(value, mask, found);
@@ -133,7 +135,7 @@ bool TcpTransport::progress() {
   return anything;
 }
 
-// The kernel's news, at once or within so many milliseconds.
+// Takes the kernel's news, at once or within so many milliseconds.
 void TcpTransport::collect(int milliseconds) {
   epoll_event events[kEventsAtOnce];
   const int count = epoll_wait(epoll_.get(), events, kEventsAtOnce, milliseconds);
@@ -199,14 +201,14 @@ void TcpTransport::settle() {
   }
 }
 
-// What has arrived of a peer before its end.
+// Reads what has arrived of a peer before its end.
 void TcpTransport::readLast(Peer& peer) {
   for (const auto& connection : peer.connections)
     for (int i = 0; connection && i < kLastRounds && connection->advance(); ++i) {
     }
 }
 
-// Before a connection is destroyed.
+// Forgets a connection before it is destroyed.
 void TcpTransport::forget(TcpConnection& connection) {
   // By hand: a forked child may hold a copy of the socket, and closing ours would leave it watched.
   if (connection.socket())

@@ -12,8 +12,8 @@
 // the other's end. Both may do so at once; then the lower rank's connection becomes theirs.
 //
 // A peer is gone when a connection that was the pair's ends, or when its port is closed. A host
-// that vanishes without a word is for others to find (design: control connections); until then the
-// kernel's own limits hold (minutes).
+// that vanishes without a word is for others to find (src/watch); until then the kernel's own
+// limits hold (minutes).
 #pragma once
 
 #include <memory>
@@ -57,8 +57,8 @@ class TcpTransport final : public PollableTransport {
   bool isBusy() const override { return common_.sends + common_.receives > 0; }
   bool drained() override;
   TimePoint lastErrorTime() const override { return common_.lastErrorTime; }
-  // Of a close() in order, to be asked between calls of progress(): whether every rank that lives
-  // has come to it.
+  // Whether every rank that lives has come to a close() in order. To be asked during that, between
+  // calls of progress().
   bool hasMet();
 
  private:
@@ -77,7 +77,7 @@ class TcpTransport final : public PollableTransport {
   void collect(int milliseconds);
   void sleep(int milliseconds);
   bool advanceAll();
-  // Has it advanced if it can be.
+  // Has the connection advanced if it can be.
   void list(TcpConnection& connection);
   void list(Peer& peer);
   // Writes what it can to a peer.

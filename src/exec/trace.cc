@@ -1,3 +1,5 @@
+// Keeps up to a million ops, and writes them as JSON: slices on tracks, and arrows between the ends
+// of messages.
 #include "src/exec/trace.h"
 
 #include <algorithm>
@@ -51,7 +53,8 @@ class Trace::File {
   File(std::FILE* out, int rank) : out_(out), rank_(rank) {}
 
   void name(int track, const std::string& name) { names_[track] = name; }
-  // In the order of their beginnings. args: of JSON. Returns the row.
+  // Slices come in the order of their beginnings. `args`: members of a JSON object. Returns the
+  // row.
   int slice(int track, const std::string& name, const char* category, Clock::time_point begin,
             Clock::time_point end, const std::string& args) {
     std::vector<Clock::time_point>& rows = busyUntil_[track];

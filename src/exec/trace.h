@@ -23,8 +23,8 @@ class Trace {
   // A name for the ops of a run, to be kept.
   std::uint32_t label(const std::string& name);
 
-  // An op is complete. tag: the run's; of messages `peer` is the other process, and `message` the
-  // number among those of the lane between the two. Nothing is kept.
+  // An op is complete. `tag`: the run's. For messages `peer` is the other process, and `message`
+  // the number among those of the lane between the two. No reference to the arguments is kept.
   struct Done {
     int op, peer, message;
     std::size_t bytes;
@@ -32,7 +32,7 @@ class Trace {
   };
   void add(std::uint32_t label, const TagFields& tag, const Plan& plan, const Done& done);
 
-  // What has been added so far; returns false, with errno, where it cannot be written.
+  // Writes what has been added so far; returns false, with errno, where that cannot be written.
   bool write() const;
   const std::string& path() const { return path_; }
 

@@ -1,5 +1,5 @@
 // Moves bytes between the ranks of one job. All that differs between the loopback (ranks as
-// threads) and UCX (ranks as processes) is behind this interface; it knows no plan and no
+// threads), TCP and UCX (ranks as processes) is behind this interface; it knows no plan and no
 // collective.
 //
 // Ranks are those of the root communicator. Only one thread at a time may use a transport.
@@ -53,7 +53,7 @@ class Transfer : public TransferLink {
     std::size_t begun = 0,
                 moved = 0;  // of a send over TCP: what has been put into frames, and what has left
     Tag tag = 0;
-    std::uint32_t id = 0;  // of a message over TCP; 0: not begun. Of UCX: of one that is announced
+    std::uint32_t id = 0;  // of a message over TCP; 0: not begun. Over UCX: of an announced one
     std::int32_t peer = -1;
     bool isSend = false;
     bool inFlight = false;                       // done has not been called

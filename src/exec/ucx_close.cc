@@ -10,14 +10,15 @@ namespace {
 // An abrupt close tells those it is connected to. That waits behind data that are on their way to
 // them, and for peers that do nothing not longer than this.
 constexpr std::chrono::milliseconds kFarewell{300};
-// What UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
+// Time that UCX needs to give everything back, on a busy machine. Usually some rounds of progress.
 constexpr std::chrono::milliseconds kSettling{500};
 
 // How long the others are waited for once one is gone. The communicator has failed by that, and UCX
 // (1.13) may never finish connections that came about meanwhile.
 constexpr std::chrono::milliseconds kAfterLoss{1000};
 
-// Of a sleep: UCX may miss to signal a message, and news of other ranks may wake another transport.
+// The longest sleep. UCX may miss to signal a message, and news of other ranks may wake another
+// transport.
 constexpr std::int64_t kLongestSleepMs = 20;
 
 }  // namespace
@@ -33,7 +34,7 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
   return true;
 }
 
-// For what others must do: true, too, where one is gone and they have had their time.
+// Waits for what others must do. True, too, where one is gone and they have had their time.
 template <typename Condition>
 bool UcxTransport::othersUntil(Condition condition, Clock::time_point deadline) {
   const auto isOver = [this] {

@@ -1,3 +1,5 @@
+// Sends control messages as active messages of UCX. Those that arrive are noted, for progress() to
+// settle.
 #include <cstddef>
 #include <cstring>
 #include <stdexcept>

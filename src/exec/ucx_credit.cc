@@ -70,7 +70,7 @@ void UcxTransport::say(Peer& to, Control::Kind kind, Tag tag, std::uint64_t numb
   release(control);
 }
 
-// A message of so many bytes is in UCX's memory no more.
+// Owes the charge of a message of so many bytes, which is in UCX's memory no more.
 void UcxTransport::owe(Peer& to, std::size_t bytes) {
   const std::int64_t before = to.owed;
   to.owed += chargeOf(bytes);

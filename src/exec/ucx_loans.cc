@@ -1,3 +1,4 @@
+// Packs pieces of lent memory as UCX asks for them, or zeros where it was given back.
 #include "src/exec/ucx_loans.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Makes endpoints, notices the end of peers, and gives back the transfers that are cancelled or
+// lost with them.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -10,7 +12,8 @@
 namespace moeccl {
 namespace {
 
-// Of progress, before a peer is given up. Others that go on sending must not prolong it for ever.
+// The most rounds of progress before a peer is given up. Others that go on sending must not prolong
+// it for ever.
 constexpr int kLastRounds = 10000;
 
 // Transports by which one rank reads and writes another's memory, in UCX's words for a connection.

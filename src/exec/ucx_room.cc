@@ -1,3 +1,5 @@
+// Compares what UCX needs with the free memory of /dev/shm, or UCX_POSIX_DIR, and with this
+// process's limit of descriptors.
 #include "src/exec/ucx_room.h"
 
 #include <sys/resource.h>
@@ -19,12 +21,13 @@
 namespace moeccl {
 namespace {
 
-// Of a rank whose worker has just been made (UCX 1.13: 4.1 MiB), and a little that it may grow by.
+// Shared memory of a rank whose worker has just been made (UCX 1.13: 4.1 MiB), and a little that it
+// may grow by.
 constexpr double kBytesPerRank = 4.5 * (1 << 20);
 constexpr double kMiB = 1 << 20;
 // UCX's context and worker, our own events, and pieces by which its shared memory grows.
 constexpr rlim_t kDescriptors = 24;
-// A process that is watched.
+// One for each process that is watched.
 constexpr rlim_t kDescriptorsPerPeer = 1;
 
 // Where ranks of a node share memory.
@@ -52,7 +55,7 @@ Folder sharedMemory() {
   return folder;
 }
 
-// `limit`: of them, all of which are open where even this cannot be looked at.
+// How many descriptors are open. If even this cannot be looked at, all that `limit` allows.
 rlim_t openDescriptors(rlim_t limit) {
   std::error_code error;
   rlim_t open = 0;

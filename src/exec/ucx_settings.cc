@@ -1,3 +1,5 @@
+// Which transports UCX may use, and two settings for those that it finds. UCX is started once to
+// list what it finds.
 #include "src/exec/ucx_settings.h"
 
 #include <algorithm>
@@ -30,9 +32,9 @@ constexpr std::array kRdma = {"rc_", "dc_", "ud_"};
 
 const Setting kSettings[] = {
     // Endpoints are made for peers that may fail (UCP_ERR_HANDLING_MODE_PEER): only those give back
-    // what is in flight when a peer is gone. Of the transports of one machine UCX (1.13) then uses
-    // none unless told to, and falls back to TCP over loopback, with some 50 times the latency and
-    // a third of the bandwidth. With these first two settings, endpoints of both modes perform
+    // what is in flight when a peer is gone. Then UCX (1.13) uses none of the transports of one
+    // machine unless told to, and falls back to TCP over loopback, with some 50 times the latency
+    // and a third of the bandwidth. With these first two settings, endpoints of both modes perform
     // alike (8 bytes: 4 % more latency; from 64 KiB on: no difference).
     {"MM_ERROR_HANDLING",
      "y",
@@ -63,8 +65,8 @@ const char* transportsOf(UcxReach reach) {
   return nullptr;
 }
 
-// UCX_TLS of the user, without what nobody may use but who names it (System V's shared memory) or
-// asks for MOECCL_TRANSPORT=ucx (TCP).
+// The user's UCX_TLS without what must be asked for: System V's shared memory by its name, and TCP
+// by MOECCL_TRANSPORT=ucx.
 std::string narrowed(std::string_view transports, UcxReach reach) {
   const bool tcp = reach == UcxReach::everything;
   if (transports.starts_with('^')) return std::string(transports) + (tcp ? ",sysv" : ",tcp,sysv");

@@ -1,3 +1,4 @@
+// Finds the sockets through /proc/self/fd, and gives them a filter that drops empty datagrams.
 #include "src/exec/ucx_sockets.h"
 
 #include <linux/filter.h>
@@ -17,7 +18,7 @@
 namespace moeccl {
 namespace {
 
-// What bind() makes of a name without a byte: a zero and five hexadecimal digits.
+// The size of the name that bind() makes of one without a byte: a zero and five hexadecimal digits.
 constexpr socklen_t kAutomaticName = offsetof(sockaddr_un, sun_path) + 6;
 
 bool isNamedDatagramSocket(int fd) {
@@ -30,8 +31,9 @@ bool isNamedDatagramSocket(int fd) {
          name.sun_family == AF_UNIX && bytes == kAutomaticName && name.sun_path[0] == '\0';
 }
 
-// Calls visit(fd, inode) for each. What a descriptor is of, its link tells, as "socket:[8472]":
-// other threads open and close descriptors meanwhile, and files of theirs are let be.
+// Calls visit(fd, inode) for each. The link of a descriptor tells what it is of, as
+// "socket:[8472]": other threads open and close descriptors meanwhile, and files of theirs are let
+// be.
 template <typename Visit>
 void visitSockets(Visit visit) {
   constexpr std::string_view kSocket = "socket:[";

@@ -1,3 +1,5 @@
+// Starts transfers with UCX and ends them as it completes them, and sleeps until UCX, a process or
+// another thread has news.
 #include "src/exec/ucx_transport.h"
 
 #include <poll.h>
@@ -171,8 +173,7 @@ void UcxTransport::begin(Peer& to, Transfer* send) {
   param.cb.send = &UcxTransport::sendDone;
   param.user_data = send;
   param.memory_type = UCS_MEMORY_TYPE_HOST;
-  // Of a large message UCX tells only where it is; smaller ones, and pieces, wait until there is
-  // room.
+  // UCX tells only where a large message is. Smaller ones, and pieces, wait until there is room.
   if (to.reads && flight.bytes >= kRendezvous) {
     started(send, ucp_tag_send_nbx(endpoint, flight.from, flight.bytes, flight.tag, &param));
     return;

@@ -8,6 +8,7 @@
 //   ucx_close.cc      the end
 //   ucx_settings.cc   how UCX is tuned
 //   ucx_sockets.cc    what strangers may not send to it
+//   ucx_room.cc       what it needs of the node and of this process
 //
 // Data are tagged messages; the tag holds the source, so the whole tag is matched and every receive
 // is posted as soon as the caller asks for it. UCX ties receives to no peer. So each pending
@@ -228,7 +229,7 @@ class UcxTransport final : public PollableTransport {
   void grantTo(Peer& from, Transfer* receive);
   void withdrawn(Peer& from, Tag tag, std::uint64_t id);
   void answered(Peer& from, std::uint64_t id, bool granted);
-  // What is announced from now on, too, will not be asked for.
+  // Refuses what is announced now, and from now on.
   void refuseOffers();
 
   // ucx_close.cc
