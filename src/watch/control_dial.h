@@ -56,7 +56,6 @@ class ControlDial {
 
  private:
   State fail(int error);
-  void greet();
 
   Handshake handshake_;
   Limits limits_;
