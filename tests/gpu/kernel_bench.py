@@ -274,8 +274,8 @@ def compare(torch, row):
     """Whether there is a time to compare with."""
     sizes = {size: row[size] for size in ("type", "tokens", "embedding", "experts", "choices")}
     measured = False
-    torch.cuda.empty_cache()
     try:
+        torch.cuda.empty_cache()
         problem = Problem(torch, row)
         for name, work in RIVALS[row["kernel"]](problem):
             us = microseconds(torch, work, problem.turns, problem.captured)
@@ -288,17 +288,24 @@ def compare(torch, row):
     return measured
 
 
+def after(torch, work):
+    """PyTorch's module once work(torch) is done; None where it fails, as all does behind some errors of CUDA."""
+    try:
+        if torch:
+            work(torch)
+        return torch
+    except Exception as error:
+        print(f"not beside PyTorch: {first_line(error)}", flush=True)
+        return None
+
+
 def main():
     if len(sys.argv) < 3:
         raise SystemExit(__doc__)
-    codes, beside, torch = [], [], usable_torch()
-    if torch:
-        print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}")
-        measure_product(torch)
+    codes, beside, torch = [], [], after(usable_torch(), measure_product)
     # A process for each, so that a fault of one kernel is not the end of all.
     for what in ("copy", *sys.argv[2:]):
-        if torch:
-            torch.cuda.empty_cache()  # what the last comparison had
+        torch = after(torch, lambda torch: torch.cuda.empty_cache())  # what the last comparison had
         code, rows = measured_by([sys.argv[1], what])
         codes.append(code)
         rows = [row for row in rows if "kernel" in row]

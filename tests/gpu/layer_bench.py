@@ -68,9 +68,13 @@ class Layer:
 
 
 def compare(torch, row, matrices, compiled):
-    """Whether there is a time to compare with."""
+    """Whether there is a time to compare with. matrices: those of one number of experts, which this replaces."""
     try:
-        layer = Layer(torch, row, matrices)
+        if row["experts"] not in matrices:
+            matrices.clear()
+            torch.cuda.empty_cache()
+            matrices[row["experts"]] = matrices_of(torch, row)
+        layer = Layer(torch, row, matrices[row["experts"]])
         function = layer.dropless if row["layer"] == "dropless" else layer.with_capacity
         name = f"PyTorch, {'compiled' if compiled else 'eager'}"
         if compiled:
@@ -115,16 +119,10 @@ def main():
     if code or not torch:
         tell([False for _ in rows])
         sys.exit(code)
-    print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}; times, and how many times ours\n"
+    print("Times, and how many times ours\n"
           f"{'':10}{'tokens':>8}{'E':>6}{'forward, ms':>14}{'x ours':>9}{'both, ms':>14}{'x ours':>9}")
-    matrices, experts, beside = None, None, []
-    for row in rows:
-        if row["experts"] != experts:
-            matrices = None
-            torch.cuda.empty_cache()
-            matrices, experts = matrices_of(torch, row), row["experts"]
-        beside.append(compare(torch, row, matrices, options.compiled))
-    tell(beside)
+    matrices = {}
+    tell([compare(torch, row, matrices, options.compiled) for row in rows])
 
 
 if __name__ == "__main__":

@@ -41,16 +41,24 @@ def microseconds(torch, work, turns=1, captured=True):
     return statistics.median(timed(torch, enqueue, calls) for _ in range(9))
 
 
-TIMES = ("us", "copy_us", "forward_ms", "both_ms", "rate")  # where a row has them
+# What bars.py counts on. Each of these fields, which name a row's kind, asks for others.
+KINDS = {"kernel": ("us",), "rival": ("by", "us"), "layer": ("by", "forward_ms", "tokens", "experts"), "ceiling": ("rate",),
+         "executor_us": ("executor_host_us", "by_hand_host_us", "lanes", "bytes")}
+# Where a row has them:
+TEXTS = ("kernel", "rival", "layer", "ceiling", "by")
+NUMBERS = ("bytes", "flops", "executor_host_us", "by_hand_host_us")
+TIMES = ("us", "copy_us", "forward_ms", "both_ms", "rate")  # above 0
 
 
 def is_row(row):
-    """Whether all of its numbers are numbers, and what it divides by is above 0."""
-    if not isinstance(row, dict):
-        return False
-    if not all(isinstance(row[time], (int, float)) and row[time] > 0 for time in TIMES if time in row):
-        return False
-    return all(math.isfinite(value) for value in row.values() if isinstance(value, float))
+    """Whether bars.py can take it: it has what its kind asks for, texts and numbers are such, and none is a list."""
+    def every(names, types):
+        return all(isinstance(row[name], types) for name in names if name in row)
+
+    return (isinstance(row, dict) and every(row, (str, int, float)) and every(TEXTS, str) and
+            every(NUMBERS + TIMES, (int, float)) and all(row[time] > 0 for time in TIMES if time in row) and
+            all(math.isfinite(value) for value in row.values() if isinstance(value, float)) and
+            all(name in row for kind, needed in KINDS.items() if kind in row for name in needed))
 
 
 def rows_of(lines):
@@ -88,13 +96,13 @@ def usable_torch():
     """The module, or None and why not."""
     try:
         import torch
-    except ImportError as error:
-        print(f"not beside PyTorch: {error}")
-        return None
-    if not torch.cuda.is_available():
+        if torch.cuda.is_available():
+            print(f"PyTorch {torch.__version__} on {torch.cuda.get_device_name()}", flush=True)
+            return torch
         print(f"not beside PyTorch: {torch.__version__} sees no GPU")
-        return None
-    return torch
+    except Exception as error:  # not installed, or it does not fit this machine's libraries or driver
+        print(f"not beside PyTorch: {first_line(error)}")
+    return None
 
 
 def measured_by(command):

@@ -3,6 +3,8 @@
 
     run_gpu_test.py ROOT
 """
+import contextlib
+import io
 import json
 import os
 import pathlib
@@ -13,12 +15,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 import unittest
 
 ROOT = pathlib.Path(sys.argv.pop(1)).resolve()
 sys.path.insert(0, str(ROOT / "tests/gpu"))
 
 import bars  # noqa: E402
+import kernel_bench  # noqa: E402
 import kernel_report  # noqa: E402
 import report  # noqa: E402
 
@@ -74,6 +78,50 @@ class Pages(unittest.TestCase):
         self.assertEqual(row, ["255", "16", "~", "256", "8192", "8", "16384", "8", "0", "8", "choose<float>"])
         row = kernel_report.line_of(("another", 16, 512, 0), launched).split()
         self.assertEqual(row, ["16", "0", "~", "256", *3 * ["512", "64"], "another"])
+
+
+# Torch that can be imported, and nothing more; {} is what it says first.
+TORCH = """
+{}
+__version__, bfloat16 = "2.9.0", None
+class cuda:
+    is_available, get_device_name = lambda: True, lambda: "none at all"
+    def empty_cache(): raise RuntimeError("an error of CUDA that stays")
+def rand(*sizes, **options): raise RuntimeError("no kernel image")
+randn = rand
+"""
+
+
+class Unusable(unittest.TestCase):
+    """PyTorch, which costs its own times and no others."""
+
+    def test_our_figures_are_measured_all_the_same(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            program, rows = folder / "program", folder / "rows"
+            (folder / "torch").mkdir()
+            environment = {**os.environ, "PYTHONPATH": name, "MEASUREMENTS": str(rows)}
+            for first in ("raise OSError('libcudart.so: no such file')", ""):
+                (folder / "torch/__init__.py").write_text(TORCH.format(first))
+                for script, row, count in (("kernel_bench.py", PACK, 3), ("layer_bench.py", LAYER, 1)):
+                    with self.subTest(first=first, script=script):
+                        rows.write_text("")
+                        program.write_text("#!/bin/bash\n" + note(row))
+                        program.chmod(0o755)
+                        done = subprocess.run([sys.executable, ROOT / "tests/gpu" / script, program,
+                                               *(["layouts", "gate"] if script == "kernel_bench.py" else [])],
+                                              env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+                        self.assertEqual(done.returncode, 0, done.stdout)
+                        self.assertEqual([json.loads(line) for line in rows.read_text().splitlines()], count * [row])
+                        self.assertIn("libcudart" if first else "no kernel image" if row == PACK else "that stays", done.stdout)
+                        self.assertTrue(done.stdout.endswith(f"\n{count} passed, 0 failed, {count} skipped\n"), done.stdout)
+
+    def test_an_error_that_stays_ends_no_comparison_but_its_own(self):
+        torch = {}
+        exec(TORCH.format(""), torch)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertFalse(kernel_bench.compare(types.SimpleNamespace(**torch), PACK))
+        self.assertIn("that stays", said.getvalue())
 
 
 class Restored(unittest.TestCase):
@@ -245,7 +293,10 @@ class RunGpu(unittest.TestCase):
     def test_odd_figures_of_a_part_cost_nothing_of_others(self):
         self.use_built()
         odd = {"kernel": "permute", "tokens": 8192, "us": 0.0, "copy_us": 1.0}
-        lines = ['{"kernel": "permute", "us": nan}', '{"kernel": "permute", "us": NaN}', '{"kernel": "permute", "us": null}', "7"]
+        lines = ['{"kernel": "permute", "us": nan}', '{"kernel": "permute", "us": NaN}', '{"kernel": "permute", "us": null}', "7",
+                 '{"kernel": "permute", "tokens": 8192}', '{"layer": "S1"}', '{"executor_us": 3.0}', '{"ceiling": "copy"}',
+                 '{"rival": ["x"], "by": "x", "us": 1.0}', '{"kernel": "permute", "tokens": [1], "us": 1.0}',
+                 '{"kernel": "permute", "tokens": 8192, "us": 1.0, "bytes": "many"}']
         self.write("bench_gpu", note(PACK) + note(odd) + "".join(f"echo '{line}' >>$MEASUREMENTS\n" for line in lines))
         code, text = self.run_gpu("--bench")
         self.assertEqual(code, 0, text)
