@@ -9,7 +9,7 @@ usage: tests/run_gpu.sh [OPTION]... [TEXT]
        tests/run_gpu.sh --budget SECONDS [OPTION]...
        tests/run_gpu.sh --preflight [OPTION]...
 
-Builds in build-gpu/, with nvcc and Python alone, and runs on one GPU
+Builds in build-gpu/, with nvcc, make, g++ and Python alone, and runs on one GPU
   - the kernels, against the CPU's; and once more, smaller, under each of compute-sanitizer's tools where it
     is installed;
   - where NCCL is there, the library, as 1, 2, 3, 4 and 8 ranks that share the GPU (NCCL_HOSTID, and MPS where it is
@@ -39,7 +39,7 @@ All tests, or those with TEXT in their name.
   --budget SECONDS test and measure, what tells most first, and stop after so many seconds, building included.
                    No part takes more than its share. The next call with the same options goes on where this one
                    stopped; what has passed is run again when sources or options change
-  --from FILE      go on from the results.json of another machine
+  --from FILE      with --budget: go on from the results.json of another machine
   --preflight      only say what is here and what is missing, and where it was looked for; the exit code is 0, or 77 without nvcc
 
 The last lines are a table of the parts and "N passed, N failed, N skipped". After each part these are written to
@@ -47,6 +47,8 @@ build-gpu/, and to the folder that OUT names, if it names one:
   results.json     the machine, versions, the parts and what each has measured
   bars.txt         the figures, beside what the GPU could do and what PyTorch does in the same run
   log.txt          what the parts have printed
+While a part runs, OUT also has
+  current.txt      what that part has printed so far, or the end of it
 The exit code is 0 if some passed and none failed, 77 where there is no nvcc or no GPU, 75 where the budget did not
 suffice and nothing has failed.
 END
@@ -112,9 +114,13 @@ while (($#)); do
 done
 [[ $only =~ ^(|kernels|ranks|tools)$ ]] || wrong "--only $only: there are kernels, ranks and tools"
 [[ $budget =~ ^[0-9]*$ ]] || wrong "--budget $budget: it must be a number of seconds"
+[[ -z $from || $budget ]] || wrong "--from needs --budget"
 [[ -z $from || -f $from ]] || wrong "--from $from: there is no such file"
 [[ -z $nccl || -f $nccl/include/nccl.h ]] || wrong "--nccl $nccl: there is no include/nccl.h"
 from=${from:+$(realpath "$from")}
+build=$(realpath -ms "$build")
+nccl=${nccl:+$(realpath -ms "$nccl")}
+include=${include:+$(realpath -ms "$include")}
 [[ -z ${OUT:-} ]] || mkdir -p "$OUT" || exit 1
 results=${OUT:+$(realpath "$OUT")}
 cd "$root" || exit 1
@@ -155,9 +161,14 @@ measure_kernels() {
 }
 # count_kernels SECONDS: what the GPU's counters say of those that tell most. Times of what is watched are no figures.
 count_kernels() {
-  wants kernels && [[ $budget && $counter_program ]] && part "counters" "$1" bench_gpu \
-    env -u MEASUREMENTS "$counter_program" --clock-control none --section SpeedOfLight --section Occupancy \
-    -k "regex:logits|choose|quantise|rowKernel" "$build/bench_gpu" --once gate rows
+  wants kernels && [[ $budget ]] || return
+  if [[ $counter_program ]]; then
+    part counters "$1" bench_gpu \
+      env -u MEASUREMENTS "$counter_program" --clock-control none --section SpeedOfLight --section Occupancy \
+      -k "regex:logits|choose|quantise|rowKernel" "$build/bench_gpu" --once gate rows
+  else
+    absent counters "ncu is not installed"
+  fi
 }
 # shared_by SIZES: sets $shared, which goes before a command of ranks on such nodes.
 shared_by() {

@@ -32,8 +32,12 @@ on_path=$(command -v nvcc)
 find_in toolkit "compiler" bin/nvcc "${on_path:+$(dirname "$(dirname "$(readlink -f "$on_path")")")}" \
   /usr/local/cuda /usr/local/cuda-* "${wheels[@]}"
 nvcc=${toolkit:+$toolkit/bin/nvcc}
-# Containers may have GPUs and no nvidia-smi.
-if gpu=$(nvidia-smi -L 2>/dev/null); then gpu=$(head -1 <<<"$gpu"); else gpu=$(compgen -G '/dev/nvidia[0-9]*' | head -1); fi
+# Containers may have GPUs and no nvidia-smi, or one that hangs.
+if gpu=$(timeout --kill-after=5 20 nvidia-smi -L 2>/dev/null); then
+  gpu=$(head -1 <<<"$gpu")
+else
+  gpu=$(compgen -G '/dev/nvidia[0-9]*' | head -1)
+fi
 [[ $arch ]] || arch=${gpu:+native}
 : "${arch:=sm_90}"
 find_in cudart_place "CUDA runtime" include/cuda_runtime.h "$toolkit" "${wheels[@]}"
@@ -123,12 +127,16 @@ makefile_for() {
   done
 }
 
-# What programs are built of, as a sum. $build/built_from has that of each, in lines of "SUM PROGRAM".
-sum_of_code() {
+# sum_of EXPRESSION: a sum of our code, and of other files beside it that find's EXPRESSION names.
+sum_of() {
   find algorithms include kernels perf src tests/api tests/gpu tests/kernels tests/moe examples \
-    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' -o -path algorithms/meson.build \) 2>/dev/null |
+    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cc.in' -o -name '*.cu' -o "$@" \) 2>/dev/null |
     LC_ALL=C sort | xargs cat | cksum | tr -d ' '
 }
+# What programs are built of, as a sum. $build/built_from has that of each, in lines of "SUM PROGRAM".
+sum_of_code() { sum_of -path algorithms/meson.build; }
+# What results depend on.
+sum_of_sources() { sum_of -path algorithms/meson.build -o -name '*.sh' -o -name '*.py'; }
 # note_built PROGRAM...: that they are built of what is here.
 note_built() {
   local sum program

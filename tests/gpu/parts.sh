@@ -13,15 +13,13 @@ part() {
 # absent NAME REASON: a part that cannot be run here.
 absent() { names+=("$1") limits+=(0) programs+=("") commands+=("") reasons+=("$2"); }
 
-# What all is built from.
-sum_of_sources() {
-  find algorithms include kernels perf src tests/api tests/gpu tests/kernels tests/moe examples \
-    -type f \( -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.sh' -o -name '*.py' \) 2>/dev/null | LC_ALL=C sort |
-    xargs cat | cksum
+# A sum of the sources, the GPU's model, the libraries and how a part is called: what passed with another is run again. The
+# same wherever the repository is, and whichever of a machine's GPUs is lent.
+fingerprint() {
+  local model=${gpu% (UUID*}
+  [[ $gpu == /dev/* ]] && model="a GPU"
+  printf '%s\n' "$sources_sum" "$arch" "$model" "$library_versions" "${1//"$root/"/}" | cksum
 }
-# Of that, of the GPU's model, of the libraries and of how a part is called: what passed with another is run again. The
-# same wherever the repository is.
-fingerprint() { printf '%s\n' "$sources_sum" "$arch" "${gpu% (UUID*}" "$library_versions" "${1//"$root/"/}" | cksum; }
 
 # Parts leave some of the budget for their own end and for the page: 15 s of 420.
 left() { echo $((budget - budget / 28 - SECONDS)); }
@@ -37,8 +35,8 @@ share() {
 
 # note NUMBER STATUS SECONDS PASSED FAILED SKIPPED: no half of it is left where the run is killed.
 note() {
-  printf '%s\n' "${names[$1]}" "$(fingerprint "${commands[$1]}")" "${@:2}" >"$build/parts/new"
-  mv "$build/parts/new" "$build/parts/$1"
+  printf '%s\n' "${names[$1]}" "$(fingerprint "${commands[$1]}")" "${@:2}" >"$build/parts/new" &&
+    mv "$build/parts/new" "$build/parts/$1"
 }
 keep() { note "$@" && python3 tests/gpu/report.py after "$build" "$results"; }
 # keep_rows NUMBER: what it has measured, unless an earlier run had the time for more.
@@ -49,11 +47,10 @@ keep_rows() {
 }
 
 stopped= # this script is told to end
-# run_command NUMBER: nothing that it has started outlives it, nor with a budget its share.
+# run_command NUMBER SHARE: nothing that it has started outlives it, nor it its share; 0 for no limit.
 run_command() {
-  local share=0 group code=0
-  [[ $budget ]] && share=$(share "$1")
-  timeout --kill-after=5 "$share" bash -c "${commands[$1]}" &
+  local group code=0
+  timeout --kill-after=5 "$2" bash -c "${commands[$1]}" &
   group=$! # timeout leads a process group of its own
   trap 'stopped=1; kill -TERM -- "-$group" 2>/dev/null' INT TERM
   wait "$group" || code=$?
@@ -65,23 +62,35 @@ run_command() {
 
 # run_part NUMBER: sets $status, and adds to $passed, $failed and $skipped.
 run_part() {
-  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log counts=(0 0 0) told rows=
+  local number=$1 began=$SECONDS took code printed reader log=$build/parts/$1.log counts=(0 0 0) told
+  local share=0 earlier=() lacking=
   printf '\n==== %s: %s\n' "${names[number]}" "${commands[number]:-${reasons[number]}}"
   if [[ -z ${commands[number]} ]]; then
     status=skipped counts=(0 0 1)
   else
-    known "$number" || note "$number" unfinished 0 0 0 0
-    exec {printed}> >(exec python3 tests/gpu/keep_end.py "$build" "$number" "$results")
+    [[ $budget ]] && share=$(share "$number")
+    if ! known "$number"; then
+      note "$number" unfinished 0 0 0 0
+    elif [[ ${known[2]} == failed ]]; then
+      earlier=("${known[@]:4}")
+      [[ -f $log.failed ]] || mv "$log" "$log.failed"
+    fi
+    # A signal to this whole process group must not end what writes the part's last words.
+    exec {printed}> >(trap '' INT TERM; exec python3 tests/gpu/keep_end.py "$build" "$number" "$results")
     reader=$!
-    MEASUREMENTS=$build/parts/$number.jsonl.new run_command "$number" >&"$printed" 2>&1
+    MEASUREMENTS=$build/parts/$number.jsonl.new run_command "$number" "$share" >&"$printed" 2>&1
     code=$?
-    printf '\0over\0' >&"$printed" # a process that is left may hold the pipe open
+    (trap '' PIPE; printf '\0over\0' >&"$printed") # a process that is left may hold the pipe open
     exec {printed}>&-
     wait "$reader"
     [[ $stopped ]] && exit 143 # the reader has written what the part has printed and measured
-    [[ ${names[number]} != *", measured" || -s $build/parts/$number.jsonl.new ]] || rows=none
-    keep_rows "$number"
     told=$(grep -aoE '[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped' "$log" | tail -1)
+    case ${names[number]} in
+      *", measured") [[ -s $build/parts/$number.jsonl.new ]] || lacking="nothing was measured" ;;
+      counters) ;;
+      *) [[ $told ]] || lacking="no test was counted" ;;
+    esac
+    keep_rows "$number"
     if [[ $told ]]; then
       mapfile -t counts < <(grep -oE '[0-9]+' <<<"$told")
     elif ((code == 0)); then
@@ -90,21 +99,23 @@ run_part() {
       counts=(0 0 1)
     fi
     status=passed
-    if [[ $budget ]] && ((code == 124 || code == 137)); then
+    if [[ $budget ]] && ((code == 124 || code == 137)) && ((SECONDS - began >= share - 1)); then
       status=unfinished counts=(0 "$(grep -c '^FAILED ' "$log")" 0)
     # Whatever went wrong beside the tests, such as what a sanitizer found, counts too.
     elif ((code != 0 && code != 77 && counts[1] == 0)); then
       ((counts[1] += 1))
-    elif [[ $rows == none ]] && ((code == 0)); then
-      echo "${names[number]}: nothing was measured"
+    elif [[ $lacking ]] && ((code == 0)); then
+      echo "${names[number]}: $lacking"
       counts=(0 1 0)
     fi
     ((counts[1] > 0)) && status=failed
-    ((code == 77)) && status=skipped
+    ((code == 77 && counts[1] == 0)) && status=skipped
   fi
   took=$((SECONDS - began))
   # Where the end of the budget cut it off, it has not been tried; but a budget may be shorter than its share.
   [[ $status == unfinished ]] && ((took < limits[number] && 2 * took < budget)) && took=0
+  # What has failed has failed until it has run to its end.
+  if [[ $status == unfinished && ${earlier[*]} ]]; then status=failed counts=("${earlier[@]}"); else rm -f "$log.failed"; fi
   keep "$number" "$status" "$took" "${counts[@]}"
   ((passed += counts[0], failed += counts[1], skipped += counts[2]))
 }
@@ -113,11 +124,17 @@ run_part() {
 known() {
   [[ $budget && -f $build/parts/$1 ]] || return
   mapfile -t known <"$build/parts/$1"
-  [[ ${known[0]} == "${names[$1]}" && ${known[1]} == "$(fingerprint "${commands[$1]}")" ]]
+  ((${#known[@]} == 7)) && [[ ${known[0]} == "${names[$1]}" && ${known[1]} == "$(fingerprint "${commands[$1]}")" ]]
 }
 kept() { known "$1" && [[ ${known[2]} == passed ]]; }
 # tried NUMBER: whether it was begun and did not pass.
 tried() { known "$1" && [[ ${known[2]} =~ ^(unfinished|failed|not\ built)$ && ${known[3]} -gt 0 ]]; }
+
+# put_off NUMBER: the budget does not suffice for it. What has failed before still counts.
+put_off() {
+  known "$1" && ((failed += known[5]))
+  ((unfinished += 1))
+}
 
 # Builds and runs the parts, and exits.
 run_parts() {
@@ -131,7 +148,7 @@ run_parts() {
   # killed, what the part has measured that was running stays until there is more.
   for number in "${!names[@]}"; do
     if tried "$number"; then again+=("$number"); else fresh+=("$number"); fi
-    if known "$number"; then keep_rows "$number"; else rm -f "$build/parts/$number"{,.log,.jsonl,.jsonl.new}; fi
+    if known "$number"; then keep_rows "$number"; else rm -f "$build/parts/$number"{,.log,.log.failed,.jsonl,.jsonl.new}; fi
   done
   for number in "${fresh[@]}" "${again[@]}"; do
     if kept "$number"; then
@@ -139,8 +156,7 @@ run_parts() {
       continue
     fi
     if [[ $budget ]] && (($(left) <= 0)); then
-      known "$number" && ((failed += known[5]))
-      ((unfinished += 1))
+      put_off "$number"
       continue
     fi
     if [[ ${programs[number]} ]]; then
@@ -149,7 +165,7 @@ run_parts() {
       built=$?
       if ((built != 0)); then
         if [[ $budget ]] && (($(left) <= 0)); then
-          ((unfinished += 1))
+          put_off "$number"
         else
           keep "$number" "not built" 0 0 1 0
           ((failed += 1))

@@ -7,10 +7,10 @@
     report.py table BUILD                                prints the bars, and a table of the parts
 
 BUILD/parts/names has the parts' names, a line each. BUILD/parts/0, 1, ... hold name, fingerprint, status, seconds, and
-tests passed, failed and skipped, a line each; BUILD/parts/0.log and so on what the parts printed, 0.jsonl what they
-measured, an object of JSON a line, and 0.jsonl.new what one that is running has measured so far. NVCC and SANITIZER are
-programs and NCCL is its folder. RESULTS is the results.json of an earlier run, from which the parts come back. "" where
-there is none.
+tests passed, failed and skipped, a line each; BUILD/parts/0.log and so on what the parts printed, 0.log.failed what one
+printed that failed and has not run to its end since, 0.jsonl what they measured, an object of JSON a line, and 0.jsonl.new
+what one that is running has measured so far. NVCC and SANITIZER are programs and NCCL is its folder. RESULTS is the
+results.json of an earlier run, from which the parts come back. "" where there is none.
 """
 import datetime
 import importlib.metadata
@@ -71,22 +71,30 @@ def parts(build):
         part = {"name": name, "fingerprint": fingerprint, "status": status}
         part |= zip(("seconds", "passed", "failed", "skipped"), map(int, counts))
         part["numbers"] = max((measured(state.with_suffix(end)) for end in (".jsonl", ".jsonl.new")), key=len)
-        part["output"] = printed(state.with_suffix(".log")).splitlines()
+        part["output"] = [line for end in (".log.failed", ".log") for line in printed(state.with_suffix(end)).splitlines()]
         yield part
 
 
 def restore(build, results):
-    """The parts of an earlier run, as that one has left them, but for those that have passed here since."""
-    for number, part in enumerate(json.loads(pathlib.Path(results).read_text())["parts"]):
-        state = build / "parts" / str(number)
+    """The parts of an earlier run that are parts of this one too, as that one has left them, but for those that have passed
+    here since. The lists may differ, as where one machine has NCCL and the other has not."""
+    numbers = {}
+    for number, name in enumerate((build / "parts/names").read_text().splitlines()):
+        numbers.setdefault(name, []).append(number)
+    for part in json.loads(pathlib.Path(results).read_text())["parts"]:
+        if not numbers.get(part["name"]):
+            continue
+        state = build / "parts" / str(numbers[part["name"]].pop(0))
         passed = [part["name"], part["fingerprint"], "passed"]
         if not part["fingerprint"] or (state.is_file() and state.read_text().splitlines()[:3] == passed):
             continue
         counts = [part[field] for field in ("seconds", "passed", "failed", "skipped")]
         state.with_suffix(".log").write_text("\n".join(part["output"]) + "\n")
         state.with_suffix(".jsonl").write_text("".join(json.dumps(row) + "\n" for row in part["numbers"]))
+        for end in (".log.failed", ".jsonl.new"):
+            state.with_suffix(end).unlink(missing_ok=True)
         # Last, or a part would have passed without its figures where the rest cannot be read.
-        state.write_text("".join(f"{line}\n" for line in (part["name"], part["fingerprint"], part["status"], *counts)))
+        replace(state, "".join(f"{line}\n" for line in (part["name"], part["fingerprint"], part["status"], *counts)))
 
 
 def version_of_nccl(folder):

@@ -134,6 +134,7 @@ class Restored(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             parts = pathlib.Path(folder) / "parts"
             parts.mkdir()
+            (parts / "names").write_text("part\n")
             if state:
                 (parts / "0").write_text(state)
             results = pathlib.Path(folder) / "results.json"
@@ -152,6 +153,31 @@ class Restored(unittest.TestCase):
 
     def test_no_part_has_passed_without_its_figures(self):
         self.assertEqual(self.restore("", numbers=None), ("", False))
+
+    def test_parts_go_by_name_and_bring_their_own_figures_alone(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder)
+            (build / "parts").mkdir()
+            (build / "parts/names").write_text("new\ntwice\npart\ntwice\n")
+            for number in range(4):
+                (build / f"parts/{number}.jsonl.new").write_text(2 * (json.dumps(STEP) + "\n"))
+            names = ("part", "twice", "gone", "twice")
+            (build / "results.json").write_text(json.dumps({"parts": [
+                self.PART | {"name": name, "seconds": place} for place, name in enumerate(names)]}))
+            report.restore(build, build / "results.json")
+            parts = list(report.parts(build))
+            self.assertEqual([(part["name"], part["status"], part["seconds"]) for part in parts],
+                             [("new", "unfinished", 0), ("twice", "passed", 1), ("part", "passed", 0), ("twice", "passed", 3)])
+            self.assertEqual([part["numbers"] for part in parts], [[], [PACK], [PACK], [PACK]])
+            self.assertEqual([path.name for path in sorted((build / "parts").glob("*.new"))], ["0.jsonl.new"])
+
+    def test_any_gpu_of_a_machine_without_nvidia_smi_is_a_gpu(self):
+        sums = subprocess.run(["bash", "-uc", """root=/root sources_sum=1 arch=native library_versions=
+            source tests/gpu/parts.sh
+            for gpu in /dev/nvidia0 /dev/nvidia3 'GPU 0: one (UUID: 1)' 'GPU 0: one (UUID: 2)'; do fingerprint command; done"""],
+                              cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+        self.assertEqual([sums[0], sums[2]], [sums[1], sums[3]])
+        self.assertNotEqual(sums[0], sums[2])
 
 
 class RunGpu(unittest.TestCase):
@@ -213,6 +239,13 @@ class RunGpu(unittest.TestCase):
         self.assertRegex(text, f"missing  cuBLAS: no include/cublas_v2.h in {self.fake.resolve()}, /usr, .*{wheel}")
         self.assertRegex(text, "missing  CLI11: no CLI/CLI.hpp in where the compiler looks")
 
+    def test_folders_are_those_of_who_calls(self):
+        text = subprocess.run(["bash", ROOT / "tests/run_gpu.sh", "--preflight", "--nccl", ".", "--include", "headers"],
+                              cwd=self.fake, env={**os.environ, "PATH": f"{self.fake}/bin:{os.environ['PATH']}"},
+                              check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertIn(f"here     NCCL: {self.fake.resolve()}/include/nccl.h\n", text)
+        self.assertIn(f"no CLI/CLI.hpp in {self.fake.resolve()}/headers, where", text)
+
     def test_libraries_are_found_where_the_toolkit_has_headers_alone(self):
         wheels = [self.write(f"packages/nvidia/{name}", "").parent for name in ("cu13/lib/libcublas.so.13", "nccl/lib/libnccl.so.2")]
         self.write("packages/nvidia/cudnn/lib/libcudnn.so.9", "")
@@ -251,10 +284,13 @@ class RunGpu(unittest.TestCase):
 
     def test_results_that_cannot_be_read_cost_nothing_but_themselves(self):
         self.use_built()
-        broken = self.fake / "broken.json"
+        broken = self.write("broken.json", "")
+        code, told = self.run_gpu("--from", str(broken))
+        self.assertEqual(code, 2, told)
+        self.assertIn("--from needs --budget\n", told)
         for text in ('{"parts": [', '{"machine": 1}', '{"parts": [7]}'):
             broken.write_text(text)
-            code, told = self.run_gpu("--quick", "--from", str(broken))
+            code, told = self.run_gpu("--only", "kernels", "--no-sanitizer", "--budget", "500", "--from", str(broken))
             self.assertEqual(code, 0, told)
             self.assertIn("broken.json cannot be read", told)
             self.assertEqual(self.parts()["kernels"]["status"], "passed")
@@ -363,6 +399,46 @@ echo 3 passed, 0 failed, 1 skipped
         code, text = self.run_gpu("--no-sanitizer", "--nodes", "1")
         self.assertEqual(code, 1, text)
         self.assertIn("\n2 passed, 2 failed, 1 skipped\n", text)
+
+    def test_whatever_goes_wrong_is_a_failure_of_its_part(self):
+        """It kills itself, counts no test, or counts a failure beside a skip. A state that was cut off counts as none."""
+        self.use_built()
+        self.write("build/parts/0", "")
+        self.write("build/parts/1", "kernels, measured\n1\n")
+        self.write("kernels_gpu", "[[ $* != *--quick* ]] || kill -9 $$\n")
+        self.write("ranks_gpu", "[[ $* == *--bench* ]] || { echo 4 passed, 2 failed, 1 skipped; exit 77; }\n" +
+                   "if [[ $* == *layer* ]]; then\n" + note(LAYER) + "else\n" + note(STEP) + "fi\n")
+        code, text = self.run_gpu("--no-sanitizer", "--nodes", "1", "--budget", "500")
+        self.assertEqual(code, 1, text)
+        self.assertIn("\nkernels: no test was counted\n", text)
+        parts = self.parts()
+        self.assertIn("counters", parts)
+        for name, counts in (("kernels, quick", (0, 1, 0)), ("kernels", (0, 1, 0)), ("ranks 1", (4, 2, 1))):
+            part = parts[name]
+            self.assertEqual((part["status"], part["passed"], part["failed"], part["skipped"]), ("failed", *counts), text)
+        self.assertEqual(parts["kernels, measured"]["status"], "passed")
+
+    def test_a_failure_stays_one_where_a_later_budget_does_not_suffice(self):
+        options = ["--only", "ranks", "--no-sanitizer", "--nodes", "1", "--budget"]
+        self.use_built()
+        measures = "if [[ $* == *layer* ]]; then\n" + note(LAYER) + "elif [[ $* == *--bench* ]]; then\n" + note(STEP)
+        self.write("ranks_gpu", measures + "else echo wrong sum at rank 0; exit 3; fi\n")
+        code, text = self.run_gpu(*options, "60")
+        self.assertEqual(code, 1, text)
+        self.write("ranks_gpu", measures + "else echo once more; touch $FAKE/began; sleep 100; fi\n")
+        code, text = self.run_gpu(*options, "10")
+        if not (self.fake / "began").exists():
+            self.skipTest("this machine is too slow now")
+        # Building takes all of the third.
+        (self.build / "ranks_gpu").unlink()
+        self.write("bin/nvcc", NVCC.replace("target=\n", "[[ $* != *-o* ]] || sleep 100\ntarget=\n", 1))
+        for budget in ("", "6"):
+            if budget:
+                code, text = self.run_gpu(*options, budget)
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, r"\n[0-9]+ passed, 1 failed, 1 skipped\n$")
+            self.assertEqual(self.parts()["ranks 1"]["status"], "failed", text)
+            self.assertEqual(self.parts()["ranks 1"]["output"], ["wrong sum at rank 0", "once more"])
 
     def test_a_budget_stops_and_the_next_call_goes_on(self):
         options = ["--no-sanitizer", "--nodes", "1", "--budget"]
@@ -482,7 +558,8 @@ echo 3 passed, 0 failed, 1 skipped
     def test_a_run_that_is_told_to_end_ends_its_part(self):
         self.use_built()
         out = self.write("out/here", "").parent
-        self.write("bench_gpu", "echo half of it; (trap '' TERM; echo $BASHPID >$FAKE/deaf; sleep 300) & echo $$ >$FAKE/began; wait\n")
+        self.write("bench_gpu", "echo half of it; (trap '' TERM; echo $BASHPID >$FAKE/deaf; sleep 300) &\n" +
+                   3 * (note(PACK) + "sleep 0.05\n") + "echo $$ >$FAKE/began; wait\n")
         for budget in ([], ["--budget", "300"]):
             with self.subTest(budget):
                 for name in ("began", "deaf"):
@@ -490,7 +567,10 @@ echo 3 passed, 0 failed, 1 skipped
                 run = self.start("tests/run_gpu.sh", "--only", "kernels", "--no-sanitizer", "--bench", *budget, OUT=str(out))
                 self.await_file("out/current.txt")
                 inside = [int(self.await_file(name)) for name in ("began", "deaf")]
-                run.terminate()
+                if budget:
+                    os.killpg(run.pid, signal.SIGTERM)  # as from a terminal, or from who has started it
+                else:
+                    run.terminate()
                 self.assertEqual(run.wait(timeout=60), 143)
                 run.stdout.close()
                 for process in inside:
@@ -499,6 +579,7 @@ echo 3 passed, 0 failed, 1 skipped
                 if budget:
                     results = json.loads((out / "results.json").read_text())
                     self.assertEqual([part["status"] for part in results["parts"][:2]], ["passed", "unfinished"])
+                    self.assertEqual(results["parts"][1]["numbers"], 3 * [PACK])
 
     def test_a_daemon_that_stays_holds_up_no_part(self):
         self.use_built()
