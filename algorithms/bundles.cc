@@ -1,3 +1,5 @@
+// Plans all-to-alls that relay bundles: by way of the nodes, which is gather, cross and scatter in
+// three steps, or in Bruck's rounds, one for each digit of a distance.
 #include "algorithms/bundles.h"
 
 #include <algorithm>

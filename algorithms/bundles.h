@@ -16,7 +16,7 @@ class Bundles {
   // What this rank has for `destination`, and the ops that it waits for.
   virtual BlockList leaving(int destination) const = 0;
   virtual OpRange ready(int /*destination*/) const { return {0, 0}; }
-  // Where what `source` has for this rank belongs.
+  // The places of what `source` has for this rank.
   virtual BlockList arriving(int source) const = 0;
   // New scratch for what `source` has for `destination`, in the order of both lists above.
   virtual BlockList held(PlanBuilder& plan, int source, int destination) const = 0;

@@ -1,3 +1,4 @@
+// Reads choices such as "bruck:radix=4" and writes them again. Errors name what there is instead.
 #include "algorithms/choice.h"
 
 #include <algorithm>

@@ -15,7 +15,7 @@ struct NamedParameter {
   int Parameters::*value;
   int least, most;
 };
-// Those that users may set, and to what.
+// The parameters that users may set, with their bounds.
 std::span<const NamedParameter> namedParameters();
 
 // The algorithm, and the parameters that are not the usual ones. "auto" where there is no

@@ -1,3 +1,5 @@
+// Names the collectives, and says for each how many blocks a rank puts in and gets out, and which
+// payloads every output block must hold.
 #include "algorithms/collective.h"
 
 #include <array>

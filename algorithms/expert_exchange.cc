@@ -1,3 +1,6 @@
+// Plans dispatch and combine, straight or without duplicates, node by node by distance. Where the
+// shards of an expert share a node, each carries a slice of what crosses, and they exchange slices
+// there.
 #include "algorithms/expert_exchange.h"
 
 #include <algorithm>
@@ -180,7 +183,7 @@ std::vector<OpRange> ExpertExchange::combine(PlanBuilder& plan, PieceRange range
     added[t] = {plan.reduce({.step = 2 * t + 1}, terms, sums[t], {arrived}), 1};
   }
 
-  // What comes to me: slices are sums already; whole blocks are still to be added up.
+  // Blocks that come to this rank: slices are sums already; whole blocks are still to be added up.
   std::vector<BlockList> terms(static_cast<size_t>(grid_.ep));  // by position, in shard order
   std::vector<std::vector<OpRange>> arrived(terms.size());      // by position
   std::vector<int> latest(terms.size(), 0);                     // the last distance they come from

@@ -16,7 +16,7 @@ struct Extent {
   std::size_t end() const { return offset + bytes; }
 };
 
-// What pieces begin at a multiple of, where blocks are large enough: GPUs and NCCL are slow
+// Pieces begin at a multiple of this where blocks are large enough: GPUs and NCCL are slow
 // elsewhere.
 inline constexpr std::size_t kPieceAlignment = 16;
 

@@ -1,3 +1,5 @@
+// Sorts a plan's ops into steps by lane, then launches ready steps one by one: among several, the
+// one whose first op the plan lists first.
 #include "algorithms/launch_order.h"
 
 #include <algorithm>
@@ -6,8 +8,8 @@
 namespace moeccl {
 namespace {
 
-// A step before it has its place. Its dependencies by lane: how many of that lane's steps come
-// first.
+// A step that has no place in the order yet. `needs` says by lane how many of that lane's steps
+// must come first.
 struct LaunchStep {
   std::int16_t lane;
   std::int32_t step;

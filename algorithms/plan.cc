@@ -1,3 +1,5 @@
+// Builds plans: each op is appended with its runs of blocks and its dependencies, which go into
+// pools of the plan.
 #include "algorithms/plan.h"
 
 #include <cassert>

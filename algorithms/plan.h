@@ -148,8 +148,8 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-// What a plan may ask of an executor: so many lanes, and so many messages from one rank to another
-// on each.
+// Bounds on what a plan may ask of an executor: the number of lanes, and of messages from one rank
+// to another on each.
 inline constexpr int kMaxLanes = 4, kMaxMessagesPerLane = 4096;
 
 struct Plan {
@@ -236,10 +236,10 @@ class PlanBuilder {
   Plan plan_;
 };
 
-// Equal for equal plans; for different ones it differs, but for one pair in 2^64. Another version
-// of the library may say otherwise.
+// A number that is equal for equal plans, and differs for different ones but for one pair in 2^64.
+// Another version of the library may compute another number.
 std::uint64_t digestOf(const Plan& plan);
-// Of several plans, in their order.
+// The digest of several plans, in their order.
 std::uint64_t digestOf(std::span<const Plan> plans);
 
 // An algorithm throws this where it has nothing to offer; the message says why, for the user.

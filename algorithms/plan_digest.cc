@@ -1,3 +1,4 @@
+// Mixes all that a plan holds into 64 bits: ops, blocks, dependencies, scratch, lanes and pieces.
 #include "algorithms/plan.h"
 
 namespace moeccl {

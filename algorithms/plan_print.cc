@@ -1,3 +1,5 @@
+// Prints plans: as text with a line for each op, or as a Graphviz digraph with a cluster for each
+// node and each rank.
 #include <algorithm>
 #include <map>
 #include <ostream>

@@ -1,3 +1,4 @@
+// Numbers nodes in the order in which ranks first name them, and lists the ranks of each.
 #include "algorithms/topology.h"
 
 #include <numeric>

@@ -36,11 +36,11 @@ class BinomialTree {
   }
 
   int rounds() const { return rounds_; }
-  // Of member 0: {-1, ...}.
+  // The edge to the parent. Member 0 has none: {-1, ...}.
   Edge parent() const { return parent_; }
-  // In the order of their rounds: the largest subtree first.
+  // The edges to children, in the order of their rounds: the largest subtree first.
   const std::vector<Edge>& children() const { return children_; }
-  // Of the subtree, which is member .. member + members() - 1.
+  // The number of members of the subtree, which is member .. member + members() - 1.
   int members() const { return members_; }
 
  private:

@@ -17,7 +17,7 @@
 namespace moeccl::combineallgather {
 
 constexpr int kGather = 2;  // a lane
-// Of the lists of blocks that a chunk's all-gather has: 4 MB.
+// The most runs of blocks in the lists of a chunk's all-gather: 4 MB.
 constexpr std::size_t kMostRuns = 1 << 18;
 
 void gatherTokens(PlanBuilder& plan, const ExpertExchange& exchange, const Grid& grid, int rank,

@@ -15,7 +15,7 @@ int hierarchicalSteps(PlanBuilder& plan, const Topology& topology, int rank, Blo
   const int node = topology.nodeOf(rank), local = topology.localOf(rank);
   const int size = topology.nodeSize(node), nodes = topology.nodes();
   const std::span<const int> neighbours = topology.ranksOn(node);
-  // Those whom each local rank relays for, itself included.
+  // The ranks for whom each local rank relays, itself included.
   std::vector<std::vector<int>> served(static_cast<size_t>(size));
   for (int destination : topology.nodeByNode())
     served[topology.localOf(destination) % size].push_back(destination);

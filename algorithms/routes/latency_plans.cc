@@ -1,3 +1,5 @@
+// Plans the exchanges of latency mode: a dispatch goes from sources to relays to the holders of
+// experts, a combine the same way back. Every block is sent, whatever tokens choose.
 #include <span>
 #include <vector>
 
@@ -18,8 +20,8 @@ BlockList outputs(std::span<const int> ranks) {
   return blocks;
 }
 
-// What both exchanges are made of. Blocks that are at a relay are named by the two ranks: source
-// and holder of experts.
+// The parts of both exchanges. Blocks that are at a relay are named by two ranks: source and holder
+// of experts.
 class Exchange {
  public:
   Exchange(const Topology& topology, const Way& way, int rank)

@@ -1,3 +1,5 @@
+// Plans dispatch, combine and the return of values for one routing, from what a rank knows of it.
+// Rows of dispatch and combine go chunk by chunk, each chunk a step of every lane.
 #include "algorithms/routes/plans.h"
 
 #include <algorithm>
@@ -274,7 +276,7 @@ class Combine {
     return input((*ownPlaces_)[static_cast<std::size_t>(term.entry)]);
   }
 
-  // What one node's experts have for each row of the chunk.
+  // Adds up what one node's experts have for each row of the chunk.
   Ops add(int chunk, Ops arrived) {
     Sums sums;
     for (std::size_t i = 0; i < known_.relay.sources.size(); ++i) {

@@ -26,8 +26,8 @@ Plan dispatchPlan(const Knowledge& known);
 // are not written.
 struct CombinePlan {
   Plan plan;
-  // Of the scratch blocks that rows of choices arrive in, which are its first: the weight of each.
-  // Or none.
+  // The weight of each scratch block that a choice's row arrives in; these blocks are the plan's
+  // first ones. Empty where rows have no weights.
   std::vector<float> weights;
 };
 CombinePlan combinePlan(const Knowledge& known);

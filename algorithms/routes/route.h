@@ -26,7 +26,8 @@ namespace moeccl::routes {
 
 struct Way {
   // The relay of the rows that `source` has for experts on `node`: the source itself, or a rank of
-  // that node. Of a source's own node it is always the source, and this is not asked.
+  // that node. On the source's own node the relay is always the source, and this function is not
+  // called.
   int (*relay)(const Topology&, int source, int node);
   // Whether a rank gets a token once for each of its choices there, instead of once.
   bool rowPerChoice = false;
@@ -70,7 +71,7 @@ struct Paths {
   // The relays of this rank's node, ascending, and their sources.
   std::vector<std::pair<int, std::vector<int>>> relays;
 };
-// What is not as Way says throws std::invalid_argument.
+// A relay that is not as Way says throws std::invalid_argument.
 int relayOf(const Topology& topology, const Way& way, int source, int node);
 Paths pathsOf(const Topology& topology, const Way& way, int rank);
 // Whether rows go by other ranks than their source: the same of all ranks.
@@ -90,7 +91,7 @@ struct RowList {
   std::int32_t entries() const { return static_cast<std::int32_t>(experts.size()); }
   int expert(std::int32_t entry) const { return experts[entry] & (kFirst - 1); }
 
-  // Of no entries.
+  // Leaves a list without entries.
   void clear(int chunksNow, int sourcesNow);
 };
 // As bytes; a list without entries takes none.
@@ -105,8 +106,8 @@ void unpack(std::span<const std::byte> from, int chunks, int sources, std::int64
 // A RowList, and where its rows and chunks begin.
 struct IndexedRows {
   RowList list;
-  // Where each row begins among the entries, and where the last ends; the same of chunks, among
-  // rows.
+  // The beginning of each row among the entries, and the end of the last; the same for chunks,
+  // among rows.
   std::vector<std::int32_t> rowBegins, chunkBegins;
 
   IndexedRows() = default;
@@ -138,7 +139,7 @@ class Holders {
 // The choices of a rank's own tokens, by node of the experts.
 class Home {
  public:
-  // Of no tokens, with room for `room`.
+  // Makes one without tokens, with room for `room`.
   Home(const Topology& topology, const Experts& experts, int choices, std::int32_t room);
   // `experts` and `weights`: [tokens][choices]; expert -1: none. No weights: nullptr.
   Home(const Topology& topology, const Experts& experts, const std::int32_t* chosen,
@@ -202,7 +203,7 @@ class Relay {
   // not looked at.
   Relay(const Topology& topology, const Experts& experts, const Way& way, const Paths& paths,
         int rank, const Home& home, std::vector<RowList> lists);
-  // Of no rows, with room for `room` tokens of `choices` each of every source.
+  // Makes one without rows, with room for `room` tokens of `choices` each from every source.
   Relay(const Topology& topology, const Experts& experts, const Way& way, const Paths& paths,
         int rank, std::int32_t room, int choices);
   // Whether the experts of a source's rows are on its node.
@@ -239,7 +240,7 @@ class Here {
   // lists[i] is of the i-th of Paths::relays.
   Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::vector<RowList> lists,
        std::int64_t alignment = 1);
-  // Of no rows, with room for `room` tokens of `choices` each of every source.
+  // Makes one without rows, with room for `room` tokens of `choices` each from every source.
   Here(const Experts& experts, const Paths& paths, int rank, int ranks, std::int32_t room,
        int choices);
   // Whether all of its experts are here.

@@ -1,3 +1,5 @@
+// Packs lists of rows into bytes, checks and unpacks those of others, indexes them by row and
+// chunk, and finds the relays that rows pass.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
