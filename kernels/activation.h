@@ -7,8 +7,8 @@ namespace moeccl {
 
 enum class Activation { gelu, relu, swiglu };
 
-// What a row of so many hidden values is made of: as many, or with swiglu twice as many, a gate and
-// behind it what it gates.
+// The width of a row before the activation that gives so many hidden values: as many, or with
+// swiglu twice as many, a gate and behind it what it gates.
 constexpr std::int64_t innerWidth(Activation activation, std::int64_t hidden) {
   return activation == Activation::swiglu ? 2 * hidden : hidden;
 }

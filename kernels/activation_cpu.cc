@@ -1,3 +1,6 @@
+// Computes GELU, ReLU and SwiGLU and their slopes on the host, in loops that become vector
+// instructions. In float32 exponentials and the normal distribution are computed by fitted
+// polynomials.
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -12,14 +15,14 @@ namespace {
 
 static_assert(std::numeric_limits<float>::is_iec559);
 
-// Of the standard normal distribution at -a.
+// The standard normal distribution at -a.
 template <typename Real>
 struct Normal {
   Real below;    // the probability of what is below
   Real density;  // exp(-a a / 2) / sqrt(2 pi)
 };
 
-// From here on both are taken to be what they are here: soon they would be too small for normal
+// Beyond this `a` both are taken to be what they are here: soon they would be too small for normal
 // numbers.
 template <typename Real>
 constexpr Real kEnd = 13;

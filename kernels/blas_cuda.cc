@@ -1,3 +1,5 @@
+// Opens cuBLAS by dlopen, and passes row-major products to it as transposed ones. Several products
+// are one call where this cuBLAS and this GPU have it.
 #include "kernels/blas_cuda.h"
 
 #include <cublas_v2.h>

@@ -32,9 +32,9 @@ class Blas {
   explicit Blas(std::span<std::byte> workspace);
   ~Blas();
 
-  // Of float32, float16 or bfloat16, added up in float32; float32 is not rounded to shorter numbers
-  // first. Several products, which must not depend on each other, are one call of cuBLAS from 12.5
-  // on.
+  // Multiplies float32, float16 or bfloat16, added up in float32; float32 is not rounded to shorter
+  // numbers first. Several products, which must not depend on each other, are one call of cuBLAS
+  // from 12.5 on.
   void multiply(moecclDataType_t datatype, std::span<const Product> products, void* stream);
   void multiply(moecclDataType_t datatype, const Product& product, void* stream) {
     multiply(datatype, {&product, 1}, stream);

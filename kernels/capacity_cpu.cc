@@ -1,3 +1,5 @@
+// Gives places to choices on the host, group by group: first choices of all tokens first, then
+// second ones, until an expert's places are taken.
 #include <algorithm>
 
 #include "kernels/capacity.h"

@@ -1,3 +1,5 @@
+// Copies blocks on the host: in one memcpy where they are contiguous, else by loops for their size
+// up to 64 bytes, and by a memcpy for each beyond.
 #include <bit>
 #include <cstring>
 
@@ -24,7 +26,7 @@ void copySmall(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
   }
 }
 
-// What libc does in one call per block, of any size.
+// Blocks of any size, by one call of libc each.
 void copyLarge(std::byte* dst, std::ptrdiff_t dstStride, const std::byte* src,
                std::ptrdiff_t srcStride, std::size_t bytes, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i)

@@ -1,3 +1,4 @@
+// Launches copies of blocks on a GPU, as many in one kernel as its parameters hold.
 #include "kernels/copy_tiles.h"
 #include "kernels/launch_cuda.h"
 

@@ -1,3 +1,5 @@
+// Computes an expert on the host in blocks of 256 rows, by BLAS. Narrow elements are widened block
+// by block, and gradients of weights are rounded once at the end.
 #include <algorithm>
 
 #include "kernels/blas.h"

@@ -1,3 +1,5 @@
+// Computes experts on a GPU: one product for each run of experts with equally many rows, and
+// kernels for biases, activations and the gradients of biases.
 #include <iterator>
 #include <vector>
 
@@ -24,7 +26,7 @@ struct RowsOfExperts {
   std::int32_t firstExpert, experts;
 
   __device__ std::int64_t count() const { return begins[experts] - begins[0]; }
-  // Whose the row is; experts without rows have none.
+  // The expert that has the row; experts without rows have none.
   __device__ std::int64_t expertOf(std::int64_t row) const {
     std::int32_t low = 0, high = experts - 1;
     while (low < high) {

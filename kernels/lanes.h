@@ -29,7 +29,7 @@ struct Ranked {
 struct OneLane {
   static constexpr int kCount = 1;
   MOECCL_DEVICE static int index() { return 0; }
-  // What lanes have written is seen by all behind it.
+  // All lanes see behind it what any of them has written before.
   MOECCL_DEVICE static void sync() {}
   template <typename T>
   MOECCL_DEVICE static T sum(T value) {

@@ -24,7 +24,7 @@ namespace moeccl {
 
 // Addresses are the GPU's.
 struct LatencyRows {
-  // Of the route.
+  // The same in all calls of a pass.
   std::int32_t ranks, nodes, rank, choices, experts, positions, shards, firstExpert, localExperts;
   std::int32_t sums;
   const std::int32_t* slotOf;                          // [ranks] by source
@@ -43,7 +43,7 @@ struct LatencyRows {
   moecclDataType_t datatype;  // of a combine
   std::size_t combineBytes, rowBytes;
 
-  // Of the call.
+  // Set anew by Begin, and by the calls after it.
   std::int64_t bucket, tokens;
   std::size_t headerBytes, regionBytes;
   const std::int32_t* chosen;
@@ -51,7 +51,7 @@ struct LatencyRows {
   const std::byte* input;
   std::byte* output;
 
-  // What follows, of a token of a source.
+  // The functions below are about a token of a source.
   MOECCL_DEVICE std::byte* region(std::int32_t source) const {
     return regions + static_cast<std::size_t>(slotOf[source]) * regionBytes;
   }

@@ -1,3 +1,5 @@
+// Launches one kernel for each step of latency mode: choices are written, counted and given places,
+// then rows are brought, packed and added up.
 #include "kernels/float_formats.h"
 #include "kernels/latency_rows.h"
 #include "kernels/over_rows_cuda.h"
@@ -151,7 +153,7 @@ void overBlocks(const char* what, void (*kernel)(LatencyRows), std::int64_t item
                kThreads, stream, rows);
 }
 
-// Rows that are only copied.
+// Launches a body whose rows are only copied.
 template <template <typename> typename Body>
 void copies(const char* what, const LatencyRows& rows, std::uint64_t addresses,
             std::size_t rowBytes, void* stream) {
@@ -162,7 +164,7 @@ void copies(const char* what, const LatencyRows& rows, std::uint64_t addresses,
   });
 }
 
-// Of the widths that there are, only the widest and that of one element are compiled.
+// Only two widths of vectors are compiled, the widest and that of one element.
 template <template <typename, typename> typename Body>
 void sums(const char* what, const LatencyRows& rows, std::int64_t count, std::uint64_t addresses,
           void* stream) {

@@ -20,7 +20,7 @@ struct Narrow {
 using NarrowFloat16 = Narrow<Float16>;
 using NarrowBfloat16 = Narrow<Bfloat16>;
 
-// What elements of a type are computed in: float and double in themselves.
+// The type that elements of a type are computed in: float and double are in themselves.
 template <typename Real>
 struct WideOf {
   using Type = Real;

@@ -1,3 +1,5 @@
+// Widens elements of 16 bits to float32 on a GPU, and adds float32 to them, one thread for an
+// element.
 #include <algorithm>
 
 #include "kernels/float_formats.h"

@@ -153,7 +153,7 @@ struct GatheredRows {
 void gatherListed(std::int32_t choices, std::span<const GatheredRows> parts, std::size_t tokenBytes,
                   void* stream);
 
-// What is added to a token is added in the order of its choices.
+// Rows are added to a token in the order of its choices.
 void addListed(moecclDataType_t datatype, const Choices<float>& choices, const ListedRows& listed,
                const void* rows, std::int64_t embedding, void* output, void* stream);
 void gatherListedBackward(moecclDataType_t datatype, const Choices<float>& choices,

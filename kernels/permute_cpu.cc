@@ -1,3 +1,4 @@
+// Moves tokens to places or lists of rows and back on the host, forward and backward, row by row.
 #include <algorithm>
 #include <numeric>
 

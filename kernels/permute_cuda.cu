@@ -1,3 +1,5 @@
+// Moves tokens to places or lists of rows and back on a GPU: some threads for a row, or a warp
+// where a weight's gradient is summed.
 #include "kernels/float_formats.h"
 #include "kernels/over_rows_cuda.h"
 #include "kernels/permute.h"
@@ -65,7 +67,7 @@ struct Lists {
   std::byte* rows[kListsAtOnce];
   std::int32_t count, choices;
 
-  // Which has the row; lists without rows have none.
+  // The list that has the row; lists without rows have none.
   __device__ std::int32_t listOf(std::int64_t row) const {
     std::int32_t low = 0, high = count - 1;
     while (low < high) {
@@ -166,8 +168,8 @@ struct ListedBackward {
 const std::byte* bytes(const void* at) { return static_cast<const std::byte*>(at); }
 std::byte* bytes(void* at) { return static_cast<std::byte*>(at); }
 
-// Calls function(Format{}, Vector<width>{}, shape) for rows of `embedding` elements. Of the widths
-// that there are, only the widest and that of one element are compiled.
+// Calls function(Format{}, Vector<width>{}, shape) for rows of `embedding` elements. Only two
+// widths of vectors are compiled, the widest and that of one element.
 template <typename Function, typename... Matrices>
 void withRows(moecclDataType_t datatype, std::int64_t embedding, Function function,
               Matrices... matrices) {

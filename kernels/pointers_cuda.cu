@@ -1,10 +1,11 @@
+// Stores pointers in a GPU's memory by kernels that have them in their parameters.
 #include "kernels/launch_cuda.h"
 #include "kernels/pointers_cuda.h"
 
 namespace moeccl::cuda {
 namespace {
 
-// Of one launch, in its parameters.
+// Pointers of each matrix in one launch, in its parameters.
 constexpr std::size_t kPointersAtOnce = 160;
 struct PointerBatch {
   ProductPointers pointers[kPointersAtOnce];

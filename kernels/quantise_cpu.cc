@@ -1,3 +1,5 @@
+// Quantises rows to float8 and back on the host. Each group of kScaled elements has a scale, by
+// which its largest element becomes the largest float8.
 #include <cmath>
 #include <cstring>
 #include <limits>

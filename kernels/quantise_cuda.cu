@@ -1,3 +1,4 @@
+// Quantises rows to float8 and back on a GPU, a warp for each group of kScaled elements.
 #include <limits>
 
 #include "kernels/float_formats.h"
@@ -37,7 +38,7 @@ __device__ float largestOfWarp(float value) {
   return value;
 }
 
-// A warp quantises a group. As on CPUs, to the bit.
+// A warp quantises a group, to the same bits as on CPUs.
 template <typename Narrow, typename Wide>
 __global__ void __launch_bounds__(kThreads)
     quantiseKernel(const std::byte* rows, Groups groups, float most, std::byte* quantised) {

@@ -24,7 +24,7 @@ struct Entries {
   std::int64_t groups, groupChunks;
 
   MOECCL_DEVICE std::int64_t chunks() const { return groups * groupChunks; }
-  // Of counts, and of the prefix sum but for the total behind it.
+  // The number of counts, and of elements of the prefix sum but for the total behind it.
   MOECCL_DEVICE std::int64_t counters() const { return chunks() * expertCount; }
   // Group by group, expert by expert, chunk by chunk.
   MOECCL_DEVICE std::int64_t counter(std::int64_t chunk, std::int64_t expert) const {
@@ -104,7 +104,7 @@ MOECCL_DEVICE void rankChunk(const Lanes& lanes, const Entries& entries, std::in
   });
 }
 
-// Where the ranks of a group and expert begin in the prefix sum, and how many there are.
+// The beginning of the ranks of a group and expert in the prefix sum, and how many there are.
 MOECCL_DEVICE inline std::int64_t firstRank(const Entries& entries, std::int64_t group,
                                             std::int64_t expert, const std::int64_t* sums) {
   return sums[(group * entries.expertCount + expert) * entries.groupChunks];

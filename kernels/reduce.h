@@ -31,7 +31,7 @@ void divide(moecclDataType_t datatype, std::byte* data, std::size_t bytes, std::
 
 namespace cuda {
 
-// Of one reduction.
+// The most terms of one reduction.
 constexpr std::size_t kMaxTerms = 500;
 
 // The same on a stream of a GPU, of kMaxTerms at most. `sources`: a host array of device addresses,

@@ -1,3 +1,4 @@
+// Reduces several arrays to one on the host, tile by tile, and divides sums for averages.
 #include <algorithm>
 #include <cstring>
 

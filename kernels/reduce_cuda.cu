@@ -1,3 +1,5 @@
+// Reduces several arrays to one on a GPU. Frequent operations on aligned arrays have kernels of
+// their own; all others share one that is told the operation.
 #include "kernels/launch_cuda.h"
 #include "kernels/reduce.h"
 #include "kernels/reduce_packs.h"

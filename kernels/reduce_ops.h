@@ -43,7 +43,7 @@ struct Product {
   }
 };
 
-// Of bits, which floats have not for this purpose: they stay as they are.
+// Operations on bits. Floats have no bits for this purpose: they stay as they are.
 struct BitAnd {
   template <typename T>
   MOECCL_DEVICE static T combine(T a, [[maybe_unused]] T b) {

@@ -60,8 +60,8 @@ namespace cuda {
 // On a stream of a GPU, whose addresses all are. No row that is written is read, or written twice,
 // in one launch. Both throw Error.
 void copyRows(const RowMatrices& matrices, const RowCopies& copies, void* stream);
-// As addWeighted (weigh.h): in the order of the terms, in float32, rounded once. Of float32,
-// float16 or bfloat16, which matrices are aligned to.
+// Adds up rows as addWeighted (weigh.h) does: in the order of the terms, in float32, rounded once.
+// Elements are float32, float16 or bfloat16, and matrices are aligned to them.
 void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
              const RowWeights& weights, void* stream);
 

@@ -1,3 +1,4 @@
+// Copies rows and adds them up by lists on a GPU, some threads for each row that is written.
 #include "kernels/float_formats.h"
 #include "kernels/over_rows_cuda.h"
 #include "kernels/row_lists.h"
@@ -54,7 +55,7 @@ void copyRows(const RowMatrices& matrices, const RowCopies& copies, void* stream
   });
 }
 
-// Of the widths that there are, only the widest and that of one element are compiled.
+// Only two widths of vectors are compiled, the widest and that of one element.
 void addRows(moecclDataType_t datatype, const RowMatrices& matrices, const RowSums& sums,
              const RowWeights& weights, void* stream) {
   withFloatFormat("rows", datatype, [&]<typename Format>(Format) {

@@ -1,3 +1,5 @@
+// Calls CUDA's runtime and throws its errors. Calls that CUDA would refuse while any stream is
+// captured declare that they wait for no captured work.
 #include "kernels/runtime_cuda.h"
 
 #include <algorithm>
@@ -10,9 +12,9 @@ namespace {
 
 cudaEvent_t eventOf(void* event) { return static_cast<cudaEvent_t>(event); }
 
-// CUDA refuses calls that may wait for the device while a stream is captured, by any thread in its
-// global mode; not of a thread that says, while it has one of these, that it waits for no captured
-// work.
+// While a stream is captured in CUDA's global mode, CUDA refuses calls of any thread that may wait
+// for the device. It allows them to a thread that has one of these, which says that it waits for no
+// captured work.
 class WhileCaptured {
  public:
   WhileCaptured() { cudaThreadExchangeStreamCaptureMode(&mode_); }

@@ -18,7 +18,8 @@ static_assert(std::numeric_limits<float>::is_iec559);
 template <typename BitsType, int kExponent, int kMantissa, bool kFinite, bool kSaturates>
 struct SmallFloat {
   using Bits = BitsType;
-  // Of float32's size. Signed: comparing is subtracting and spreading the sign, see less.
+  // An integer of float32's size. It is signed: comparing is subtracting and spreading the sign,
+  // see less.
   using Word = std::int32_t;
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr Word kMagnitude = (1 << (kExponent + kMantissa)) - 1;

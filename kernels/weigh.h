@@ -8,8 +8,9 @@
 
 namespace moeccl {
 
-// Of the functions below: float32, float16 or bfloat16; others do nothing. Products are fused with
-// the sums that they are added to (std::fma), so that all CPUs and GPUs have the same bits.
+// The functions below take float32, float16 or bfloat16; with other types they do nothing. Products
+// are fused with the sums that they are added to (std::fma), so that all CPUs and GPUs have the
+// same bits.
 
 // dst = weights[0] * sources[0] + weights[stride] * sources[stride] + ..., `count` terms taken in
 // this order in float32, rounded once; elementwise over `bytes` bytes, whole elements at any

@@ -1,3 +1,5 @@
+// Adds up weighted rows on the host, and computes the gradients of rows and weights. Products are
+// fused with sums, in the same order as on GPUs.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

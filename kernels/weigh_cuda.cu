@@ -1,3 +1,5 @@
+// Computes the gradients of weighted rows on a GPU: 16 threads for a row, each with one of its 16
+// sums.
 #include <cmath>
 
 #include "kernels/float_formats.h"

@@ -1,3 +1,4 @@
+// Moves the bias of each expert towards an even load by a fixed step.
 #include "kernels/gates/gate.h"
 
 namespace moeccl::gates {

@@ -1,3 +1,5 @@
+// Checks a gate's config field by field, and computes sizes that follow from it. Errors name the
+// field, its value and what it must be.
 #include <cmath>
 #include <limits>
 

@@ -1,3 +1,5 @@
+// Lets experts choose tokens on the host: each takes the largest weights of a group, and gives
+// places in the order of tokens.
 #include <algorithm>
 #include <numeric>
 

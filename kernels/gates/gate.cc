@@ -1,3 +1,5 @@
+// Runs a gate on the host: logits tile by tile, the gate's rule token by token, places and the
+// loss. Backward, gradients go through BLAS in blocks of 256 tokens.
 #include "kernels/gates/gate.h"
 
 #include <algorithm>
@@ -212,7 +214,8 @@ void Gate<Real>::backward(const Parameters<Real>& parameters, const Part<Real>& 
   }
 }
 
-// From the gradients of the logits of a block of tokens, in dGateBlock_ and dNoiseBlock_.
+// Adds the gradients of inputs and weights, from those of the logits of a block of tokens, in
+// dGateBlock_ and dNoiseBlock_.
 template <typename Real>
 void Gate<Real>::multiplyBlock(const Parameters<Real>& parameters, const Part<Real>& part,
                                const std::optional<Random>& random, std::int64_t begin,

@@ -62,7 +62,8 @@ struct Config {
 // "" where all is well; else the first field that is wrong, its value and what would be right.
 std::string problem(const Config& config);
 
-// What the weights of a token are to sum up to, whatever is dropped; 0: nothing.
+// The sum that the weights of a token are to have, whatever is dropped; 0: they are left as they
+// are.
 MOECCL_DEVICE inline double renormalizedSum(const Config& config) {
   if (!config.renormalize || config.kind == Kind::expertChoice) return 0;
   if (config.kind == Kind::softmax && config.choices == 1) return 0;
@@ -101,7 +102,7 @@ struct Decisions {
   Real* weights;         // [tokens][width]; 0 where there is no choice
 };
 
-// What place has left of the choices, where it renormalizes.
+// The choices as place() has left them, where it renormalizes.
 template <typename Real>
 struct Kept {
   const std::int64_t* slots;  // as place has set them, like the others

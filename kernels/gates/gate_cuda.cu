@@ -1,3 +1,5 @@
+// Runs a gate on a GPU: a block for a tile of logits, a warp for each token's rule, sums in a fixed
+// order. Backward, gradients go through cuBLAS, in float32.
 #include <algorithm>
 
 #include "kernels/capacity.h"
@@ -16,9 +18,9 @@ namespace {
 using namespace gates;
 
 constexpr std::int64_t kWarps = kThreads / Warp::kCount;
-// All GPUs let a block have so much without asking.
+// Shared memory that all GPUs let a block have without asking.
 constexpr std::int64_t kSharedBytes = std::int64_t{48} << 10;
-// Where memory of tokens is not shared: more blocks would only wait for the others.
+// The most blocks where memory of tokens is not shared: more would only wait for the others.
 constexpr std::int64_t kMostBlocks = 256;
 // Tokens that are made float32 together.
 constexpr std::int64_t kStagedTokens = 1024;

@@ -54,7 +54,7 @@ class Gate {
     std::byte* ofBlocks;
     float *dGate, *dNoise;    // [tokens][experts]
     float *staged, *dStaged;  // [some tokens][embedding], with jitter or narrow elements alone
-    // Of narrow elements alone, in float32: [embedding][experts] each, and [tokens][width].
+    // Used with narrow elements alone, in float32: [embedding][experts] each, and [tokens][width].
     float *gate, *noise, *gateSums, *noiseSums, *dWeights;
     std::size_t bytes;
   };
@@ -67,11 +67,12 @@ class Gate {
 
   bool isNarrow() const { return datatype_ != moecclFloat32; }
   Memory memory(std::byte* workspace) const;
-  // In float32: themselves, or in `room`.
+  // The elements in float32: themselves, or widened in `room`.
   const float* widened(const void* from, std::int64_t count, float* room, void* stream) const;
-  // Where what is wanted is added up: itself, or zeroes in `room`.
+  // The memory in which `wanted` is added up: itself, or zeroes in `room`.
   float* summed(void* wanted, std::int64_t count, float* room, void* stream) const;
-  // Of `tokens` tokens, for which the gradients of logits lie from `first` on. Adds to dInput.
+  // Adds the products of `tokens` tokens, whose gradients of logits lie from `first` on, to dInput
+  // and to the matrices' sums.
   void multiplyBackward(std::span<const Matrix> matrices, const float* input, std::int64_t tokens,
                         std::int64_t first, float* dInput, Blas& blas, void* stream) const;
 

@@ -78,7 +78,7 @@ MOECCL_DEVICE void softmaxBackward(const Lanes& lanes, const double* probabiliti
        [&](std::int64_t i) { dLogits[i] += probabilities[i] * (dProbabilities[i] - mean); });
 }
 
-// What jitter multiplies an input with, from a uniform random number.
+// The factor by which jitter multiplies an input, from a uniform random number.
 MOECCL_DEVICE inline double jitterFactor(double jitter, double uniform) {
   return 1 + jitter * (2 * uniform - 1);
 }

@@ -24,8 +24,8 @@ struct GatePass {
   }
 };
 
-// Of one token. A rule's scratch, weights [width] and gradients of logits [logitsPerToken], which
-// choosing needs not.
+// Memory for one token: a rule's scratch, weights [width], and gradients of logits
+// [logitsPerToken], which choosing does not need.
 struct TokenMemory {
   Scratch scratch;
   double *weights, *dLogits;

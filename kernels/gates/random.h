@@ -60,7 +60,7 @@ class Random {
     const std::array<std::uint32_t, 4> bits = draw(token, index);
     return open(bits[0], bits[1]);
   }
-  // Of mean 0 and variance 1 (Box and Muller 1958).
+  // Normal, of mean 0 and variance 1 (Box and Muller 1958).
   MOECCL_DEVICE double normal(std::int64_t token, std::int64_t index) const {
     const std::array<std::uint32_t, 4> bits = draw(token, index);
     return std::sqrt(-2 * std::log(open(bits[0], bits[1]))) *

@@ -51,7 +51,7 @@ inline TokenRows tokenRows(const Config& config, std::int64_t first, std::int64_
   return {first, tokens, section, (section - 1) / TokenRows::kTokens + 1};
 }
 
-// Of any `tokens` tokens of the batch.
+// The most rows that any `tokens` tokens of the batch make.
 inline std::int64_t mostTokenRows(const Config& config, std::int64_t tokens) {
   const TokenRows rows = tokenRows(config, 0, tokens);
   const std::int64_t sections = tokens / rows.sectionTokens + 2;
