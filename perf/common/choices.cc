@@ -1,3 +1,5 @@
+// Asks the library which schedule or algorithm is the fastest, and reads its answers. A question
+// that it refuses throws, unless the caller takes the reason.
 #include "perf/common/choices.h"
 
 #include <stdexcept>

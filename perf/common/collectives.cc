@@ -1,3 +1,5 @@
+// Lists the collectives that can be measured in one table: their blocks, the data that these hold,
+// the bus factor and the call.
 #include "perf/common/collectives.h"
 
 #include <moeccl/route.h>
@@ -40,7 +42,8 @@ struct EqualParts {
   }
 };
 
-// Of grids. Experts are numbered over all positions; what rank r has for expert e is {r, e}.
+// Blocks and data of grids' collectives. Experts are numbered over all positions; what rank r has
+// for expert e is {r, e}.
 int groups(const World& world) { return world.ranks / world.grid.nMp; }
 int tokenBlocks(const World& world) { return world.grid.nEp * world.experts; }
 int sharedTokenBlocks(const World& world) { return tokenBlocks(world) * world.grid.nMp; }

@@ -26,8 +26,8 @@ struct World {
 std::string textOf(const moecclGridShape_t& shape);
 
 // Which data a block holds: what `source` has for `destination`, whatever these number in a
-// collective; two that everybody may take for one another have the same numbers. Of a sum a rank
-// has one of `terms` terms: its elements at the places that are its own, and zeros.
+// collective; two that everybody may take for one another have the same numbers. Where blocks are
+// summed a rank has one of `terms` terms: its elements at the places that are its own, and zeros.
 struct BlockData {
   int source;
   int destination;
@@ -54,7 +54,7 @@ struct MeasuredCollective {
   int (*sendBlocks)(const World& world);
   int (*recvBlocks)(const World& world);
   BlockData (*sent)(const World& world, int rank, int block);
-  // Of a sum: all of it.
+  // The data of a received block; where blocks are summed, the whole sum.
   BlockData (*received)(const World& world, int rank, int block);
   bool sums = false;
   // Only rank 0 receives: it is the root.

@@ -1,3 +1,4 @@
+// Runs one collective of moeccl with one algorithm, on a communicator that is split off for it.
 #include "perf/common/competitor.h"
 
 #include <stdexcept>

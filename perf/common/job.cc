@@ -1,3 +1,5 @@
+// Starts the ranks of a run by MPI or by moecclCommInitEnv, gathers what they have measured, and
+// aborts the communicator where one of them fails.
 #include "perf/common/job.h"
 
 #include <cstdio>

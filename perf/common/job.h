@@ -18,7 +18,8 @@ class Job {
   // From mpirun if that started this process, else by moecclCommInitEnv. Its communicator is of
   // options.memory. Collective. Throws std::runtime_error.
   explicit Job(const Options& options);
-  // Of ranks that have found each other; buffers are in `memory`. Throws std::runtime_error.
+  // The job of ranks that have found each other; buffers are in `memory`. Throws
+  // std::runtime_error.
   Job(Comm comm, std::unique_ptr<Memory> memory);
 
   int rank() const { return rank_; }

@@ -1,3 +1,4 @@
+// Keeps buffers in host memory, and opens a GPU's where that is asked for.
 #include "perf/common/memory.h"
 
 #include <cstdlib>

@@ -25,7 +25,8 @@ class Memory {
   virtual void put(std::byte* to, const void* from, std::size_t bytes) = 0;
   virtual void get(void* to, const std::byte* from, std::size_t bytes) = 0;
 
-  // What calls are measured on. NULL in host memory, where they return when they are complete.
+  // The stream on which calls are measured. NULL in host memory, where they return when they are
+  // complete.
   virtual moecclStream_t stream() const = 0;
   // Waits for the stream.
   virtual void synchronize() = 0;
@@ -47,7 +48,7 @@ class Buffer {
   ~Buffer() { memory_->free(data_); }
 
   std::byte* data() const { return data_; }
-  // What it held is lost where it grows.
+  // Its content is lost where it grows.
   void atLeast(std::size_t bytes) {
     if (bytes <= bytes_) return;
     memory_->free(data_);

@@ -1,3 +1,5 @@
+// Runs MPI's collectives. An algorithm of Open MPI is fixed by a control variable while the
+// competitor's communicator is made.
 #include "perf/common/mpi_competitor.h"
 
 #include <moeccl/mpi.h>

@@ -1,3 +1,4 @@
+// In place of mpi_competitor.cc in a build without MPI.
 #include <stdexcept>
 
 #include "perf/common/mpi_competitor.h"

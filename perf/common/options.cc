@@ -1,3 +1,5 @@
+// Reads layers, nodes, grids and sizes from texts, and adds the options that several tools have.
+// What is wrong is told with what would be right.
 #include "perf/common/options.h"
 
 #include <array>

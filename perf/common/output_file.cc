@@ -1,3 +1,5 @@
+// Opens a file at once, so that a wrong path is known before anything is measured. Its old content
+// goes when the new one is written.
 #include "perf/common/output_file.h"
 
 #include <cerrno>

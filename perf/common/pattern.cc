@@ -1,3 +1,5 @@
+// Fills blocks with bytes that follow from source, destination and iteration, and counts elements
+// that differ. Bytes of sums are such that every term has places of its own.
 #include "perf/common/pattern.h"
 
 #include <algorithm>

@@ -19,7 +19,8 @@ struct Elements {
 
 void fillBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                std::uint64_t iteration);
-// What no block holds at the same place, so that a block which never arrived is wrong all over.
+// Fills a block with bytes that differ from the right ones everywhere, so that a block which never
+// arrived is wrong all over.
 void poisonBlock(std::span<std::byte> block, Elements elements, BlockData payload,
                  std::uint64_t iteration);
 // How many elements differ from what fillBlock would have written.

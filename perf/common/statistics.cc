@@ -1,3 +1,5 @@
+// Computes medians, quantiles and ratios of times, and brings the times of all ranks together by
+// mean, least or largest.
 #include "perf/common/statistics.h"
 
 #include <algorithm>

@@ -13,7 +13,7 @@ struct Spread {
   double min;
   double max;
 };
-// Of at least one value.
+// The spread of at least one value.
 Spread spreadOf(std::vector<double> values);
 
 // The value below which a share `at`, from 0 to 1, of at least one value lies; between two of them

@@ -1,3 +1,5 @@
+// Reads from /proc/stat for how long a hypervisor took processors away, and calls more than 2 % of
+// all processors' time a disturbance.
 #include "perf/common/stolen.h"
 
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// Answers questions for help and mistakes in arguments alike in all tools, and turns exceptions
+// into exit codes.
 #include "perf/common/tool.h"
 
 #include <moeccl/moeccl.h>
@@ -30,8 +32,8 @@ std::optional<int> answered(const char* tool, const std::string& error, const st
     return kWrongArguments;
   }
   if (text.empty()) return std::nullopt;
-  // Help is wanted once. Not so mistakes: whoever ends first with one may have its launcher end the
-  // others.
+  // Help is printed by one rank. Mistakes are printed by every rank: the first to end with one may
+  // have its launcher end the others.
   if (speaksForAll()) std::fputs(text.c_str(), stdout);
   return EXIT_SUCCESS;
 }

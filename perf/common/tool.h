@@ -23,7 +23,7 @@ std::string versionOf(const std::string& tool);
 // have found each other.
 bool speaksForAll();
 
-// Where there is nothing to run, says what there is to say and returns the exit code.
+// Prints help or the mistake where there is nothing to run, and returns the exit code.
 std::optional<int> answered(const char* tool, const std::string& error, const std::string& text);
 
 template <typename Options>

@@ -1,3 +1,5 @@
+// Measures pairs, then collectives on groups and grids, then layers. Each gets its share of the
+// budget; what was cut or left out is noted.
 #include "perf/fit/benchmark_run.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Shares out the time that is left by the weights of the units that are left, and estimates how
+// long these will take.
 #include "perf/fit/budget.h"
 
 #include <algorithm>

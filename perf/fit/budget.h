@@ -19,7 +19,7 @@ class Budget {
   double until(std::size_t part, double now) const;
   void finishUnit(std::size_t part, double began, double now);
 
-  // What is still to come: as long as the finished units of each part took.
+  // The time that is still to come, if units take as long as the finished ones of their part.
   double secondsLeft(double now) const;
   std::size_t units() const;
   std::size_t finished() const;

@@ -1,3 +1,5 @@
+// Drops algorithms that stay far slower than the fastest from size to size, and tells whether
+// another one has become the fastest.
 #include "perf/fit/candidates.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Times the passes of layers of several kinds, on each rank alone, with more and more tokens until
+// passes get long.
 #include "perf/fit/layers.h"
 
 #include <array>

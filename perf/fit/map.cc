@@ -1,3 +1,5 @@
+// Asks for predictions of layers by tokens and by one other number, for each grid, and writes them
+// as JSON.
 #include "perf/fit/map.h"
 
 #include <array>
@@ -15,7 +17,7 @@ using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 1;
 
-// What all layers of a map have in common but where an axis says otherwise.
+// The numbers that all layers of a map have, unless an axis says otherwise.
 constexpr std::int64_t kEmbedding = 1024, kHiddenPerEmbedding = 2, kTopK = 2, kLeastExperts = 8;
 
 struct Axis {

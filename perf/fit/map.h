@@ -12,7 +12,8 @@ namespace moeccl::perf {
 void writeMap(const std::string& path, moecclProfile_t profile,
               const std::vector<int>& ranksPerNode, const std::vector<moecclGridShape_t>& shapes);
 
-// Of the cluster that a profile is of, from its file. Throws std::runtime_error.
+// The ranks on each node of the cluster that a profile is of, from its file. Throws
+// std::runtime_error.
 std::vector<int> ranksPerNodeOf(const std::string& profileFile);
 
 }  // namespace moeccl::perf

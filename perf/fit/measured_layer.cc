@@ -1,3 +1,4 @@
+// Makes a layer with random weights and tokens, and runs its passes.
 #include "perf/fit/measured_layer.h"
 
 #include <vector>

@@ -20,7 +20,7 @@ class MeasuredLayer {
   MeasuredLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, Memory& memory);
 
   void forward();
-  // Of the last forward pass, as often as one likes; the constructor made one.
+  // The backward pass of the last forward pass, as often as one likes; the constructor made one.
   void backward();
   moecclMoeLayer_t get() const { return layer_.get(); }
 

@@ -1,3 +1,5 @@
+// Computes a median, and how well it is known from the order of the values alone, by the binomial
+// distribution.
 #include "perf/fit/median.h"
 
 #include <algorithm>

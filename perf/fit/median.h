@@ -14,7 +14,7 @@ struct Median {
   double uncertainty;
   double spread;  // (third quartile - first) / median
 };
-// Of at least one value, all above 0.
+// The median of at least one value, all above 0.
 Median medianOf(std::vector<double> values);
 
 }  // namespace moeccl::perf

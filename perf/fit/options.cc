@@ -1,3 +1,4 @@
+// Reads the arguments of moeccl-fit, checks them together, and lists the grids that are measured.
 #include "perf/fit/options.h"
 
 #include <CLI/CLI.hpp>

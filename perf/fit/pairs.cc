@@ -1,3 +1,4 @@
+// Pairs the ranks of each node, and the ranks of each two nodes.
 #include "perf/fit/pairs.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Makes, fills, fits and saves a profile by the public API, and checks early that a file can be
+// written.
 #include "perf/fit/profile.h"
 
 #include <unistd.h>

@@ -17,7 +17,8 @@ class ProfileBuilder {
   static ProfileBuilder of(const Job& job);
   static ProfileBuilder load(const std::string& path);
 
-  // Of a group, `alone` or with all groups like it; of a grid's collective.
+  // Adds a sample of a group, `alone` or with all groups like it; of a grid's collective; of a
+  // layer's pass.
   void add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
            bool alone, std::size_t bytes, const Median& seconds);
   void add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,

@@ -1,3 +1,5 @@
+// Shows what is being measured and how long the rest will take: on one line of a terminal, else on
+// a new line every 5 seconds.
 #include "perf/fit/progress.h"
 
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// Times several calls in turns, repetition by repetition in shuffled order, until all medians are
+// known well or time is up. Times that a hypervisor disturbed are set aside.
 #include "perf/fit/rounds.h"
 
 #include <algorithm>
@@ -55,8 +57,8 @@ double meanOf(const std::vector<double>& slowest) {
   return std::accumulate(slowest.begin(), slowest.end(), 0.0) / static_cast<double>(slowest.size());
 }
 
-// Of each turn, so that they last as long as a block should. The first call of each makes what
-// later ones find ready.
+// The number of calls of each turn, so that they last as long as a block should. The first call of
+// each makes what later ones find ready.
 std::vector<int> callsPerBlock(Team& team, const std::vector<Turn>& turns, const Rounds& rounds) {
   std::vector<double> once;
   for (const Turn& turn : turns) {
@@ -86,7 +88,7 @@ bool allSteady(std::vector<Turn>& turns, double percent) {
   return all;
 }
 
-// Of one turn: those times that a hypervisor disturbed.
+// The times of one turn that a hypervisor disturbed.
 using Disturbed = std::vector<double>;
 
 // Where there are too few others, disturbed times count too.

@@ -1,3 +1,5 @@
+// Measures a collective size by size, the candidates in turns, until the last size or the end of
+// its time. Candidates are the algorithms that the library predicts to be the fastest.
 #include "perf/fit/sweep.h"
 
 #include <algorithm>
@@ -20,7 +22,7 @@ constexpr double kLongestCall = 1;
 constexpr int kExpertsPerRank = 1;
 constexpr DataType kType{"float", moecclFloat32, sizeof(float)};
 
-// Of send buffers, ascending; the last is the largest that was asked for.
+// Bytes of send buffers, ascending; the last is the largest that was asked for.
 std::vector<std::uint64_t> sizesFor(const FitOptions& options) {
   const std::uint64_t last = options.maxBytes > 0 ? options.maxBytes : kLargestByDefault;
   std::vector<std::uint64_t> sizes;
@@ -60,7 +62,7 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
   const std::vector<std::uint64_t> sizes = sizesFor(options);
   Buffer send(memory), recv(memory);
   Swept swept;
-  // One size, until `end`; the points of it.
+  // Measures one size, until `end`, and returns its points.
   const auto measure = [&](std::size_t count, double end) {
     const std::size_t bytes = count * sizeof(float) * sendBlocks;
     showSize(bytes);
@@ -108,7 +110,8 @@ Swept sweep(Team& team, const FitOptions& options, const Subject& subject, doubl
       candidates[j].before = candidates[j].last;
       candidates[j].last = points[j].seconds.value;
     }
-    // Where another becomes the fastest, halfway too; but the next size comes first.
+    // Where another algorithm becomes the fastest, a size halfway is measured, too; but the next
+    // size comes first.
     const double next = i + 1 < sizes.size() ? leastCost(candidates, kStep) : 0;
     const auto between = static_cast<std::size_t>(
         std::sqrt(static_cast<double>(smaller) * static_cast<double>(count)));

@@ -1,3 +1,5 @@
+// Reads a profile's file, and prints for each group the algorithms with the least alpha and beta,
+// and what links cost.
 #include "perf/fit/table.h"
 
 #include <cstdarg>

@@ -5,8 +5,9 @@
 
 namespace moeccl::perf {
 
-// Of the profile in that file: per collective and group the algorithm with the least alpha and the
-// one with the least beta that is known, and the links that samples tell of.
+// The table of the profile in that file. It has for each collective and group the algorithm with
+// the least alpha and the one with the least beta that is known, and the links that samples tell
+// of.
 std::string tableOf(const std::string& profileFile);
 
 }  // namespace moeccl::perf

@@ -1,3 +1,5 @@
+// Asks the library what layers exchange on each grid, and keeps one target for each collective on
+// groups that look alike.
 #include "perf/fit/targets.h"
 
 #include <algorithm>
@@ -17,7 +19,7 @@ struct Use {
   auto operator<=>(const Use&) const = default;
 };
 
-// What layers exchange on a grid under every schedule, with capacity and without.
+// The collectives that layers call on a grid under every schedule, with capacity and without.
 std::set<Use> usesOf(const moecclGridShape_t& shape) {
   const int ranks = shape.nEp * shape.nEsp;
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
@@ -49,7 +51,7 @@ std::set<Use> usesOf(const moecclGridShape_t& shape) {
 constexpr std::string_view kDispatch = "dispatch", kCombine = "combine",
                            kCombineAllGather = "combineallgather", kSplitDispatch = "splitdispatch";
 constexpr int kAnyMp = 0;
-// Of combine and dispatch; where ESP groups have one rank nothing is sent twice anyway.
+// Algorithms of combine and dispatch; where ESP groups have one rank nothing is sent twice anyway.
 constexpr std::string_view kOnce = "dedup", kTwice = "flat";
 constexpr std::string_view kSaaAtOnce = "sequential";
 

@@ -30,9 +30,9 @@ struct SampleName {
   std::int64_t times;  // as many bytes of the send buffer
 };
 
-// Of what a grid's collective with this algorithm, measured on `measured`, is also a sample on the
-// grid `shape`, which has the same EP and ESP groups: itself, and what has the same plan. None
-// where MP groups matter, and differ.
+// The names under which one sample counts. It is of a grid's collective with this algorithm,
+// measured on `measured`. On the grid `shape`, which has the same EP and ESP groups, it counts as
+// itself and as what has the same plan. No names where MP groups matter, and differ.
 std::vector<SampleName> namesOf(std::string_view collective, const std::string& algorithm,
                                 const moecclGridShape_t& measured, const moecclGridShape_t& shape);
 
@@ -53,12 +53,12 @@ std::string textOfPattern(std::span<const int> pattern);
 // The collectives that targets have.
 std::vector<std::string> measurableCollectives();
 
-// Of rank 0's groups: each collective that layers call on them, under the schedules that the
-// library has. Groups of one rank call none.
+// The targets of rank 0's groups: each collective that layers call on them, under the schedules
+// that the library has. Groups of one rank call none.
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank);
 
-// What no profile of this run can hold: groups that look like none of rank 0's, which writes it.
+// Groups that no profile of this run can hold: they look like none of rank 0's, which writes it.
 std::vector<std::string> unlikeGroups(std::span<const moecclGridShape_t> grids,
                                       std::span<const int> nodeOfRank);
 

@@ -1,3 +1,5 @@
+// Gathers what ranks have measured, together with their clocks and signals, so that all of them go
+// on or end alike. Ranks that only wait sleep meanwhile.
 #include "perf/fit/team.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Makes a layer under one setting and runs its passes. Grids are made once for each shape and
+// setting of algorithms.
 #include "perf/perf/layer_candidate.h"
 
 #include <moeccl/model.h>

@@ -22,7 +22,7 @@ struct GridOfSetting {
   Grid grid;  // destroyed first
 };
 
-// Those of all layers: each is made once.
+// The grids that layers run on: each is made once.
 class Grids {
  public:
   explicit Grids(const Job& job) : job_(job) {}

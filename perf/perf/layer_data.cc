@@ -1,3 +1,4 @@
+// Draws weights and tokens from a seed, and collects the results of a pass for comparison.
 #include "perf/perf/layer_data.h"
 
 #include <algorithm>

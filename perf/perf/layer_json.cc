@@ -1,3 +1,4 @@
+// Writes what was measured and predicted of each layer as JSON, with the summaries of all.
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +10,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What else decides about times.
+// Environment variables that decide about times, too.
 constexpr const char* kVariables[] = {"MOECCL_PROFILE", "OPENBLAS_NUM_THREADS", "UCX_TLS",
                                       "UCX_NET_DEVICES"};
 

@@ -1,3 +1,4 @@
+// Finds the best of the timed candidates, and compares a choice with it by medians and quartiles.
 #include "perf/perf/layer_judgement.h"
 
 #include <algorithm>

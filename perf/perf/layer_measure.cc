@@ -1,3 +1,5 @@
+// Checks that all candidates of a layer compute the same, and times them in turns; the closest ones
+// have further turns. Layers are scaled down to this machine here, too.
 #include "perf/perf/layer_measure.h"
 
 #include <algorithm>
@@ -23,7 +25,7 @@ double largestOf(const Job& job, double mine) {
   return job.overRanks()(std::vector{mine}, Average::kMax)[0];
 }
 
-// Of one pass on the calling rank.
+// Seconds of one pass on the calling rank.
 double secondsOf(LayerCandidate& candidate, int passes) {
   candidate.barrier();
   if (passes > 1) candidate.run(1);  // what came before has left its own things in the caches
@@ -70,7 +72,7 @@ class LayerBenchmark {
 
   std::vector<Absent> notOffered() const { return notOffered_; }
 
-  // What each computes is compared with what the first does. Throws std::runtime_error.
+  // Compares what each computes with what the first does. Throws std::runtime_error.
   std::vector<Timed> check() {
     std::vector<Timed> timed;
     std::vector<std::vector<float>> expected;
@@ -95,7 +97,7 @@ class LayerBenchmark {
     return largestOf(job_, secondsOf(candidates_[candidate], 1));
   }
 
-  // Sets the passes of a turn, and the times. Who learns has learned before.
+  // Sets the passes of a turn, and the times. Candidates that learn do so before.
   void run(std::vector<Timed>& timed) {
     for (LayerCandidate& candidate : candidates_)
       if (learns(candidate.setting())) candidate.run(options_.learn);
@@ -138,7 +140,7 @@ class LayerBenchmark {
     }
   }
 
-  // Those that may be the best, and so decide what another choice has cost.
+  // The candidates that may be the best, and so decide what another choice has cost.
   static std::vector<std::size_t> closeOnes(const std::vector<Timed>& timed,
                                             const std::vector<std::size_t>& entries) {
     const auto medianOf = [&](std::size_t entry) { return quantileOf(timed[entry].seconds, 0.5); };
@@ -150,7 +152,7 @@ class LayerBenchmark {
     return close;
   }
 
-  // What all results are compared with. Among zeros nothing would be wrong.
+  // The results that all others are compared with. Among zeros nothing would be wrong.
   std::vector<std::vector<float>> firstResults() const {
     std::vector<std::vector<float>> all;
     for (const ResultArray& result : data_->results())

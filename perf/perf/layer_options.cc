@@ -1,3 +1,5 @@
+// Reads the arguments of moeccl-perf layers, and refuses environment variables that would make all
+// candidates alike.
 #include "perf/perf/layer_options.h"
 
 #include <CLI/CLI.hpp>

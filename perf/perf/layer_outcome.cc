@@ -1,3 +1,5 @@
+// Lists the rules of choosing a schedule, judges each over all layers, and sets measured speedups
+// beside those of Parm's table IV.
 #include "perf/perf/layer_outcome.h"
 
 #include <algorithm>

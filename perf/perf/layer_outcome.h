@@ -33,7 +33,7 @@ std::optional<Verdict> verdictOf(const Rule& rule, const Outcome& outcome);
 // Nothing where it has no verdict on any layer.
 std::optional<Summary> summaryOf(const Rule& rule, const std::vector<Outcome>& outcomes);
 
-// Of the model's predictions of a schedule, of all layers for which it was measured.
+// The errors of the model's predictions of a schedule, for all layers for which it was measured.
 std::vector<double> predictionErrors(moecclSchedule_t schedule,
                                      const std::vector<Outcome>& outcomes);
 // Layers for which the model's first is not what auto followed: none, unless the library is wrong.

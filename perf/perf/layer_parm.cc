@@ -1,3 +1,4 @@
+// Predicts the times of S1 and S2 by Parm's Algorithm 1, as published or corrected.
 #include "perf/perf/layer_parm.h"
 
 namespace moeccl::perf::layers {

@@ -1,3 +1,4 @@
+// Prints a line for each layer as it is measured, and how long the rest will take.
 #include "perf/perf/layer_report.h"
 
 #include <cstdio>

@@ -1,3 +1,5 @@
+// Predicts the schedules of a layer by the library's model, and by Parm's rule with the lines of
+// that model.
 #include "perf/perf/layer_selection.h"
 
 #include <algorithm>
@@ -24,8 +26,8 @@ std::vector<Prediction> byModel(const moecclCluster_t& cluster, const moecclMoeC
   return predictions;
 }
 
-// By the line of the algorithm that is the fastest for so many bytes. Among one rank nothing is
-// exchanged.
+// Seconds by the line of the algorithm that is the fastest for so many bytes. One rank alone
+// exchanges nothing.
 double lineAt(const moecclCluster_t& cluster, int ranks, const char* collective, double bytes) {
   if (ranks == 1) return 0;
   const auto choices = algorithmChoices(cluster, collective, static_cast<std::size_t>(bytes), 1);

@@ -1,3 +1,5 @@
+// Names schedules, and lists the settings that are measured: each schedule with automatic
+// algorithms, and with each algorithm that its exchanges can go by.
 #include "perf/perf/layer_settings.h"
 
 #include <map>

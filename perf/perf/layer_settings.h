@@ -32,7 +32,8 @@ std::string problemOf(const std::vector<std::string>& schedules);
 
 // options.schedules with automatic algorithms. Where these are "all": every schedule that the
 // library has, with automatic algorithms and then with each of those that its exchanges can go by
-// on such nodes; the last is auto. Of a dropless layer with both ways of its rows instead.
+// on such nodes; the last is auto. A dropless layer has both ways of its rows instead of these
+// algorithms.
 std::vector<Setting> settings(const Layer& layer, const Options& options,
                               const std::vector<int>& ranksPerNode);
 

@@ -1,3 +1,4 @@
+// Draws layers from Parm's table III, with every grid in turn, and estimates their memory.
 #include "perf/perf/layer_space.h"
 
 #include <algorithm>

@@ -27,7 +27,7 @@ struct Layer {
   // Places per expert, T, with as many capacity groups as N_MP (moeccl/moe.h); dropless: rows, on
   // average.
   std::int64_t capacity() const;
-  // What the time of a layer grows with: multiplications of its experts.
+  // The multiplications of the layer's experts, with which its time grows.
   double work() const;
   moecclMoeConfig_t config(moecclSchedule_t schedule, moecclPass_t pass) const;
 

@@ -1,3 +1,4 @@
+// Prints what many layers say together: how good choices and predictions were, and mean speedups.
 #include <cstdio>
 
 #include "perf/common/statistics.h"

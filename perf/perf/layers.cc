@@ -1,3 +1,5 @@
+// Runs moeccl-perf layers: draws layers, skips those that are too large, and measures and reports
+// the others one by one.
 #include "perf/perf/layers.h"
 
 #include <cstdlib>

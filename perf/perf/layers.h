@@ -4,7 +4,7 @@
 
 namespace moeccl::perf::layers {
 
-// Of the arguments from "layers" on. Returns the exit code.
+// Runs the tool with the arguments from "layers" on. Returns the exit code.
 int main(int argc, char** argv);
 
 }  // namespace moeccl::perf::layers

@@ -1,4 +1,4 @@
-// Of a build without libmoeccl-moe.
+// In place of layers.cc and layer_*.cc in a build without libmoeccl-moe.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,3 +1,5 @@
+// Checks what each competitor makes of known blocks, out of place and in place, and times all of
+// them in turns.
 #include "perf/perf/measure.h"
 
 #include <algorithm>
@@ -87,7 +89,7 @@ double Measurement::time(Competitor& competitor, bool inPlace, std::size_t count
   for (int i = 0; i < options_.iterations; ++i) competitor.exchange(send, recv, count, type);
   job_.memory().synchronize();
   const std::chrono::duration<double, std::micro> passed = std::chrono::steady_clock::now() - begin;
-  // What MPI has not sent yet it sends while it is called: not while another library is.
+  // MPI sends what it has not sent yet while it is called, not while another library is.
   competitor.barrier();
   return passed.count() / options_.iterations;
 }

@@ -48,7 +48,7 @@ class Measurement {
   };
   Buffers buffers(bool inPlace, std::size_t block);
   std::int64_t check(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);
-  // Of the order of turns: another one in each run, the same on all ranks. Collective.
+  // The seed of the order of turns: another one in each run, the same on all ranks. Collective.
   static std::uint64_t seedOf(const Job& job);
   // Microseconds per call, on this rank.
   double time(Competitor& competitor, bool inPlace, std::size_t count, const DataType& type);

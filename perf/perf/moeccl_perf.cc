@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kWrongData = 1;
 
-// Where no grid is asked for: MP and ESP groups are as large as nodes, which are consecutive ranks
-// under most launchers.
+// The grid that is asked for. Without one, MP and ESP groups are as large as nodes, which are
+// consecutive ranks under most launchers.
 World worldOf(const Options& options, const Job& job) {
   World world{job.ranks(), options.grid, options.experts};
   if (!options.collective->usesGrid || world.grid.nMp > 0) return world;

@@ -1,3 +1,4 @@
+// Reads the arguments of moeccl-perf and checks them together.
 #include "perf/perf/options.h"
 
 #include <CLI/CLI.hpp>

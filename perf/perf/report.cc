@@ -1,3 +1,5 @@
+// Prints a line for each size and algorithm as it is measured, and writes the same as JSON in the
+// end.
 #include "perf/perf/report.h"
 
 #include <cstdio>

@@ -1,3 +1,5 @@
+// Times Begin, Dispatch and Combine of routes in turns, with experts that change nothing, and
+// checks the tokens that come back.
 #include "perf/perf/route.h"
 
 #include <moeccl/route.h>
@@ -212,7 +214,7 @@ class Measured {
     if (options_.isQuantised()) made_.atLeast(static_cast<std::size_t>(rows) * combineRowBytes());
   }
 
-  // What experts that change nothing make of the rows.
+  // The rows as experts that change nothing return them.
   const std::byte* expertsOutput() {
     if (!options_.isQuantised()) return rows_.data();
     ok(moecclDequantizeRows(rows().rows, options_.hidden, options_.dataType.value, rows_.data(),

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Of the rank with the most of each.
+// Rows and seconds of one pass, each of the rank with the most.
 struct Pass {
   double rows, seconds;
 };

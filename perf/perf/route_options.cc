@@ -1,3 +1,4 @@
+// Reads the arguments of moeccl-perf route and checks them together.
 #include "perf/perf/route_options.h"
 
 #include <CLI/CLI.hpp>

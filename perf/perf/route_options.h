@@ -15,7 +15,7 @@ struct RouteOptions {
   std::string textFile;
   int experts = 64, choices = 8;
   std::int64_t tokens = 512, hidden = 2048;
-  // Of the rows that come to experts; those that return are of the other one.
+  // The type of the rows that come to experts, and that of the rows that return.
   DataType dataType = {"bfloat16", moecclBfloat16, 2}, combined = dataType;
   int esp = 1;
   int drawn = 0;              // passes whose numbers of tokens are drawn; 0: all have `tokens`
@@ -29,7 +29,8 @@ struct RouteOptions {
   bool isQuantised() const { return dataType.bytes == 1; }
 };
 
-// Of an algorithm's name, "node:fp8_e4m3": what rows travel as; 0 where nothing is said.
+// The type as which rows travel by an algorithm's name, such as "node:fp8_e4m3"; 0 where that says
+// nothing.
 inline moecclDataType_t wireOf(const std::string& algorithm) {
   if (algorithm.ends_with(":fp8_e4m3")) return moecclFloat8e4m3;
   if (algorithm.ends_with(":fp8_e5m2")) return moecclFloat8e5m2;

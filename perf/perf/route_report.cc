@@ -1,3 +1,5 @@
+// Prints a line for each algorithm, with its times beside those of the first one, and writes the
+// same as JSON.
 #include "perf/perf/route_report.h"
 
 #include <cstdio>

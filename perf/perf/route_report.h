@@ -14,7 +14,7 @@ namespace moeccl::perf {
 
 enum RoutePart { kBegin, kDispatch, kCombine, kRouteParts };
 
-// Of one algorithm, in seconds.
+// The results of one algorithm; times are in seconds.
 struct RouteResult {
   std::string name;                                    // as given to --algorithms
   std::string algorithm;                               // that ran
@@ -23,7 +23,7 @@ struct RouteResult {
   std::int64_t wrong = 0;                              // elements
 };
 
-// That leave a node for each token: a row per node, per rank or per choice.
+// Rows that leave a node for each token: a row per node, per rank or per choice.
 struct RowsPerToken {
   double node, rank, choice;
 };

@@ -1,3 +1,4 @@
+// Writes a graph as it is, or runs Graphviz's dot to make a picture of it.
 #include "perf/plan/drawing.h"
 
 #include <fcntl.h>

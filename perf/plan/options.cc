@@ -1,3 +1,4 @@
+// Reads the arguments of moeccl-plan and of moeccl-plan predict.
 #include "perf/plan/options.h"
 
 #include <numeric>
@@ -30,7 +31,7 @@ const char* const kPredictDescription =
 
 constexpr int kMostPredictedRanks = 1 << 16;
 
-// Of one schedule of layers instead of a collective.
+// Options for one schedule of layers instead of a collective.
 CLI::Option* addScheduleOptions(CLI::App& app, Options& options) {
   auto* schedule = app.add_option("--schedule", options.schedule,
                                   "S1, S2, ...: print both passes of this schedule of layers "

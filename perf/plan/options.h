@@ -41,7 +41,7 @@ inline constexpr std::array kLinks = {NamedLinks{"host", moecclLinksHost},
                                       NamedLinks{"nvlink", moecclLinksNvlink},
                                       NamedLinks{"pcie", moecclLinksPcie}};
 
-// Of moeccl-plan predict.
+// What moeccl-plan predict is asked to do.
 struct PredictOptions {
   std::vector<int> ranksPerNode;
   moecclMoeConfig_t layer = MOECCL_MOE_CONFIG_INITIALIZER;

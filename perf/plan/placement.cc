@@ -1,3 +1,5 @@
+// Lists all grids on which a layer's experts and hidden values can be divided, and says which of a
+// grid's groups lie within nodes.
 #include "perf/plan/placement.h"
 
 #include <numeric>

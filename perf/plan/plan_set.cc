@@ -1,3 +1,5 @@
+// Makes the plans of all ranks for a collective and an algorithm, and counts their ops and
+// messages.
 #include "perf/plan/plan_set.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Runs moeccl-plan predict: prints the ranking of placements and schedules, and writes it as JSON.
 #include "perf/plan/predict.h"
 
 #include <algorithm>

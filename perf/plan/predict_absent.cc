@@ -1,4 +1,4 @@
-// Of a build without libmoeccl-moe, which predicts schedules.
+// In place of predict.cc and ranking.cc in a build without libmoeccl-moe, which predicts schedules.
 #include <cstdio>
 #include <cstdlib>
 

@@ -1,3 +1,5 @@
+// Asks the library about every placement, on all processors at once, and sorts the answers by
+// tokens per second.
 #include "perf/plan/ranking.h"
 
 #include <algorithm>
@@ -66,7 +68,8 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
   const int ranks = std::accumulate(options_.ranksPerNode.begin(), options_.ranksPerNode.end(), 0);
   std::vector<std::vector<Predicted>> found(placements.size());
   std::vector<std::string> refused(placements.size());
-  // What MP groups make no difference to is priced once, so one thread prices all of them.
+  // Prices to which MP groups make no difference are found once, so one thread takes all sizes of
+  // MP groups.
   std::vector<std::size_t> begins;
   for (std::size_t i = 0; i < placements.size(); ++i)
     if (i == 0 || placements[i].nEsp != placements[i - 1].nEsp ||
