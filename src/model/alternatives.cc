@@ -1,3 +1,5 @@
+// Lists every algorithm of a collective with its usual parameters and with other values of one
+// parameter at a time. Candidates are compared by digests of their plans.
 #include "src/model/alternatives.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@ struct Trial {
   int Parameters::*parameter;
   int value;
 };
-// What is tried besides the usual parameters, one at a time.
+// Parameters that are tried besides the usual ones, one at a time.
 constexpr Trial kTrials[] = {
     {&Parameters::radix, 4},  {&Parameters::radix, 8},  {&Parameters::leaders, 1},
     {&Parameters::window, 4}, {&Parameters::chunks, 2}, {&Parameters::chunks, 8},

@@ -19,13 +19,14 @@ std::vector<AlgorithmChoice> alternatives(Collective collective, const Parameter
 std::optional<AlgorithmChoice> alternativeNamed(Collective collective, const Parameters& problem,
                                                 std::string_view name);
 
-// Of the plans of the largest node's ranks, which have most to do; nothing where they are not
-// offered.
+// The digest of the plans of the largest node's ranks, which have most to do; nothing where they
+// are not offered.
 std::optional<std::uint64_t> digestOf(const AlgorithmChoice& choice, const Topology& topology);
 // Both are offered and have the same plans, such as ring and linear of two ranks.
 bool samePlans(const AlgorithmChoice& one, const AlgorithmChoice& other, const Topology& topology);
-// Of these, in their order, those whose plans are offered and are those of none before. What
-// executors do by functions of their own is not what their plans do.
+// Those of `all`, in their order, whose plans are offered and differ from the plans of each one
+// before. A native algorithm, which executors run by a function of their own, differs from one with
+// the same plans that is not native.
 std::vector<AlgorithmChoice> differentOf(const std::vector<AlgorithmChoice>& all,
                                          const Topology& topology);
 

@@ -1,3 +1,5 @@
+// Checks a caller's moecclCluster_t and turns it into ranks on nodes, typical links and switches.
+// Errors name the field.
 #include "src/model/cluster.h"
 
 #include <algorithm>

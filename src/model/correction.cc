@@ -1,3 +1,5 @@
+// Corrects a fitted line at each size by the mean error of its samples, weighted by their spreads,
+// and pools neighbours where the corrected line would fall.
 #include "src/model/correction.h"
 
 #include <algorithm>

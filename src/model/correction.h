@@ -17,16 +17,16 @@ struct Correction {
   bool operator==(const Correction&) const = default;
 };
 
-// One for each size that was measured, ascending. Of what the samples are off, that much counts
-// which their spreads do not explain (as James and Stein shrink means); a spread that is not known
-// explains nothing. Never more than kMostCorrected times, or a part of so many. Corrected, the line
-// does not fall either: a larger size that took less was one of the two disturbed, and both count
-// by what their spreads say of them. `fit` is of these samples.
+// One correction for each size that was measured, ascending. It takes that part of the samples'
+// error which their spreads do not explain (as James and Stein shrink means); a spread that is not
+// known explains nothing. Factors stay between 1 / kMostCorrected and kMostCorrected. The corrected
+// line does not fall either: where a larger size took less, one of the two was disturbed, and both
+// count by their spreads. `fit` is of these samples.
 inline constexpr double kMostCorrected = 10;
 std::vector<Correction> correctionsOf(const Fit& fit, std::span<const Point> samples);
 
-// Between two by a straight line; below the first and beyond the last theirs. 1 where there are
-// none. Takes the logarithm of their number.
+// The factor at x: on a straight line between two corrections, the first one's below it, and the
+// last one's beyond it. 1 where there are none. Takes time logarithmic in their number.
 double factorAt(std::span<const Correction> corrections, double x);
 
 }  // namespace moeccl

@@ -1,3 +1,4 @@
+// Fits a factor to each kind of cost, so that predictions of phases come near what they took.
 #include "src/model/corrections.h"
 
 #include <algorithm>

@@ -27,14 +27,14 @@ enum class Cost {
   end
 };
 inline constexpr std::size_t kCosts = static_cast<std::size_t>(Cost::end);
-// Those of links come first; the others are of local work.
+// Costs of links come first; the others are of local work.
 inline constexpr std::size_t kLinkKinds = static_cast<std::size_t>(Cost::gateForward);
 // As files have them.
 inline constexpr std::array<const char*, kCosts> kCostNames = {
     "latencyInNode",  "bytesInNode",  "latencyBetween", "bytesBetween",    "gateForward",
     "expertsForward", "movesForward", "gateBackward",   "expertsBackward", "movesBackward"};
 
-// Of each kind its seconds.
+// The seconds of each kind of cost.
 struct Costs {
   std::array<double, kCosts> of{};
 
@@ -43,10 +43,10 @@ struct Costs {
   double seconds() const { return std::accumulate(of.begin(), of.end(), 0.0); }
 };
 
-// Of each kind a factor.
+// A factor for each kind of cost.
 struct Corrections {
   Corrections() { of.fill(1); }
-  // Of these costs.
+  // The seconds of these costs, corrected.
   double seconds(const Costs& costs) const {
     return std::inner_product(of.begin(), of.end(), costs.of.begin(), 0.0);
   }
@@ -80,9 +80,9 @@ struct Observation {
 // Factors may be from 1 / kMostCorrection to this.
 inline constexpr double kMostCorrection = 1000;
 
-// Those with which predictions come near what was measured, each phase by its weight. A kind that
-// hardly counted in anything stays near 1: as if it had kDoubt of a schedule's time, and that was
-// predicted well. So do kinds that nothing was seen of.
+// The corrections with which predictions come near what was measured, each phase by its weight. A
+// kind that hardly counted in anything stays near 1: as if it had kDoubt of a schedule's time, and
+// that was predicted well. So do kinds that nothing was seen of.
 inline constexpr double kDoubt = 0.0005;
 Corrections correctionsOf(std::span<const Observation> observations);
 

@@ -1,3 +1,5 @@
+// Finds the candidates for a collective once, by the profile's curves or else by prices of plans,
+// and keeps them. Questions of any size are then answered from lines and curves.
 #include "src/model/cost_model.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@
 namespace moeccl {
 namespace {
 
-// Relays wait for the largest of unequal blocks, and by how much these differ no bound tells: on 16
+// Relays wait for the largest of unequal blocks, and no bound tells by how much these differ. On 16
 // ranks they took up to 1.16 times as long as linear where equal blocks would be as fast.
 constexpr double kUneven = 1.15;
 
@@ -50,8 +52,8 @@ CostModel::CostModel(Topology topology, std::shared_ptr<const Profile> profile, 
   number_ = ++models;
 }
 
-// Of another algorithm where that does the same: fits measure one of them, with the usual
-// parameters.
+// The curve of `given`, or of another algorithm with the same plans: fits measure one of these,
+// with the usual parameters. nullptr: there is none.
 const Curve* CostModel::curveOf(Collective collective, const AlgorithmChoice& given,
                                 const std::string& where) const {
   if (const Curve* curve = profile_->find(nameOf(collective), textOf(given), where)) return curve;
@@ -82,8 +84,8 @@ CostModel::Candidates CostModel::find(Collective collective, const AlgorithmChoi
   }
   found.measured = !found.all.empty();
   if (found.measured) {
-    // Of all that were measured, whichever is given: what may be hidden is the exchange's, not an
-    // algorithm's.
+    // The latency is that of all measured candidates, whichever is given: what may be hidden is the
+    // exchange's, not an algorithm's.
     found.latency = profile_->latency(nameOf(collective), where(collective, given));
     return found;
   }

@@ -34,38 +34,40 @@ class CostModel {
     // The part of seconds that no bytes would take, by the candidate that is the fastest for none.
     double latency;
   };
-  // Of every candidate, the fastest first; of `given.algorithm` alone where that is fixed.
-  // given.parameters has the grid and the experts, where the collective has them. `bytes`: of a
-  // rank's send buffer. Empty where nothing is offered.
+  // Estimates of every candidate, the fastest first, or of `given.algorithm` alone where that is
+  // fixed. given.parameters has the grid and the experts, where the collective has them. `bytes`:
+  // of a rank's send buffer. Empty where nothing is offered.
   std::vector<Estimate> estimates(Collective collective, const AlgorithmChoice& given,
                                   double bytes);
   // The fastest of them, or one that takes for ever where none is offered. Takes no memory and well
   // under a microsecond once the same collective has been asked about, at any size.
   Estimate fastest(Collective collective, const AlgorithmChoice& given, double bytes);
   // The one that is taken for blocks of `blockBytes` bytes where nobody has fixed any: the fastest
-  // that `serves` is true of, or the fastest where it is true of none. No `serves`: true of all.
-  // Of all-to-all-v's, whose blocks differ, relays must be clearly faster. `padded`: bytes that a
-  // block takes where it passes by them; 0: no more than elsewhere.
+  // that `serves` is true of, or the fastest where it is true of none. No `serves`: true of all. In
+  // all-to-all-v, whose blocks differ, algorithms that relay must be clearly faster than others.
+  // `padded`: bytes that a block takes where it is relayed; 0: no more than elsewhere.
   AlgorithmChoice choose(Collective collective, const Parameters& problem, std::size_t blockBytes,
                          const std::function<bool(const AlgorithmChoice&)>& serves = {},
                          std::size_t padded = 0);
 
-  // What the profile says of blocks of `blockBytes` bytes; nothing where it has not measured them.
+  // Seconds by the profile for blocks of `blockBytes` bytes; nothing where it has not measured
+  // them.
   std::optional<double> measured(const AlgorithmChoice& choice, std::size_t blockBytes);
 
   // Finds out now what questions about measured candidates need, however many ranks there are to
   // plan for.
   void prepare(Collective collective, const AlgorithmChoice& given);
 
-  // Of one candidate among those of `given`:
-  // What a rank sends to other nodes: the mean of the largest node's.
+  // The functions from here to line() are about one candidate among those of `given`.
+
+  // Bytes that a rank sends to other nodes: the mean of the largest node's ranks.
   double bytesBetween(Collective collective, const AlgorithmChoice& given,
                       const AlgorithmChoice& candidate, double bytes);
-  // Of its plans: equal for candidates that do the same.
+  // The digest of its plans, equal for candidates that do the same.
   std::uint64_t digest(Collective collective, const AlgorithmChoice& given,
                        const AlgorithmChoice& candidate);
-  // What shares of its price stay if links between nodes cost nothing: of what it takes for no
-  // bytes, and of what it takes beyond. Takes milliseconds.
+  // The shares of its price that stay if links between nodes cost nothing: one of what it takes for
+  // no bytes, and one of what it takes beyond. Takes milliseconds.
   struct Shares {
     double latency = 0, bytes = 0;
   };
@@ -80,13 +82,13 @@ class CostModel {
   }
 
   const Topology& topology() const { return topology_; }
-  // What plans that nobody has measured are priced by.
+  // The links and the sharing by which plans are priced that nobody has measured.
   const Links& links() const { return links_; }
   const Sharing& sharing() const { return sharing_; }
-  // Of the whole cluster, on its largest node.
+  // Ranks of the whole cluster on its largest node.
   int ranksOnNode() const { return ranksOnNode_; }
   const std::shared_ptr<const Profile>& profile() const { return profile_; }
-  // No other model has it, nor had.
+  // A number that no other model has, or had.
   unsigned long number() const { return number_; }
 
  private:
@@ -102,7 +104,7 @@ class CostModel {
     std::vector<PriceLine> lines = {};    // of the price; the highest holds
     std::optional<PlanFacts> plans = {};  // nothing: not asked for yet
   };
-  // Those for a collective whose plans differ.
+  // The candidates for a collective whose plans differ.
   struct Candidates {
     Collective collective;
     AlgorithmChoice given;

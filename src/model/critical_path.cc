@@ -1,3 +1,5 @@
+// Goes through the phases in their order. Each begins when its stream, the phases that it waits for
+// and its link are free, and computing is done by one phase at a time.
 #include "src/model/critical_path.h"
 
 #include <algorithm>

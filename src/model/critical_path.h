@@ -16,10 +16,11 @@ struct PhasePrice {
   Link link = Link::inNode;
 };
 
-// By phase. Seconds until the last phase has ended, where each begins as early as the schedule lets
-// it. Of one kind of link exchanges have one after another, in the order of the list.
-// `background`: exchanges go on while ranks compute, as on GPUs and with a progress thread.
-// Without, they rest in the meantime, and ranks start them in the order of the list.
+// Seconds until the last phase has ended, where each begins as early as the schedule lets it.
+// `prices` has one price for each phase. Exchanges on one kind of link go one after another, in the
+// order of the list. `background`: exchanges go on while ranks compute, as on GPUs and with a
+// progress thread. Without it they rest in the meantime, and ranks start them in the order of the
+// list.
 double criticalPath(const schedules::Schedule& schedule, std::span<const PhasePrice> prices,
                     bool background);
 

@@ -1,3 +1,5 @@
+// Fits lines, and sums of features, to measured times by least squares of relative errors.
+// Coefficients are never negative, and samples that spread less count more.
 #include "src/model/fit.h"
 
 #include <algorithm>
@@ -42,7 +44,7 @@ double typicalSpread(std::span<const Sample> samples) {
   return known.empty() ? 0 : median(std::move(known));
 }
 
-// What the squared relative error of each sample counts, 1 on average.
+// The weight of each sample's squared relative error, 1 on average.
 template <typename Sample>
 std::vector<double> weightsOf(std::span<const Sample> samples) {
   const double typical = typicalSpread(samples);

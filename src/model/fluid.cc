@@ -1,3 +1,5 @@
+// Computes when flows end: shares out the links among them, goes on to the moment at which the next
+// one ends, and shares them out anew.
 #include "src/model/fluid.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@ class Filling {
   Filling(std::span<const Flow> flows, std::span<const double> capacities)
       : flows_(flows), left_(capacities.begin(), capacities.end()), messages_(left_.size()) {}
 
-  // Of each flow, all its messages together; of those without `remaining` 0.
+  // The rate of each flow, all its messages together; 0 for a flow with nothing `remaining`.
   std::vector<double> rates(std::span<const double> remaining) {
     std::vector<double> rates(flows_.size(), 0);
     std::vector<bool> grows(flows_.size());
@@ -78,7 +80,7 @@ std::vector<double> finishTimes(std::span<const Flow> flows, std::span<const dou
     now += step;
     for (std::size_t i = 0; i < flows.size(); ++i) {
       if (!(rates[i] > 0)) continue;
-      // What ends with the first, but for rounding, ends with it.
+      // A flow that ends with the first, but for rounding, ends with it.
       constexpr double kRounding = 1e-12;
       remaining[i] -= step * rates[i];
       if (remaining[i] > kRounding * flows[i].size) continue;

@@ -1,3 +1,5 @@
+// Checks a gate's part of the public config and turns it into the kernels' config. Errors name the
+// fields as the public config does.
 #include "src/model/gate_config.h"
 
 #include <array>
@@ -28,7 +30,7 @@ constexpr std::array<GateKind, moecclNumGates> kKinds = {{
   throw Error(moecclInvalidArgument, "config." + text);
 }
 
-// What one gate reads means a mistake where it is set for another.
+// A field that only one gate reads is a mistake where it is set for another.
 void requireOwnFields(const moecclMoeConfig_t& config) {
   struct Field {
     const char* name;

@@ -1,3 +1,4 @@
+// Writes groups as text, such as "mp2,ep4,esp2 on 2x4", and reads such texts within bounds.
 #include "src/model/group_text.h"
 
 #include <charconv>

@@ -1,3 +1,5 @@
+// Reads numbers, texts and arrays out of a JSON tree within given bounds. Errors name the place,
+// and show what is there.
 #include "src/model/json_reader.h"
 
 #include "src/base/error.h"

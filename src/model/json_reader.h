@@ -29,9 +29,9 @@ class JsonReader {
   }
 
   double number(double least, double most) const;
-  // Of things that there are whole ones of: 0, or from 1 to `most`.
+  // An amount of things that come whole: 0, or from 1 to `most`.
   double amount(double most) const;
-  // Whole.
+  // A whole number.
   int integer(int least, int most) const;
   const std::string& text() const;
 

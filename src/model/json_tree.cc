@@ -1,3 +1,5 @@
+// Builds a JSON tree from the events of nlohmann's parser, and stops at the first value that passes
+// a limit or key that comes twice.
 #include "src/model/json_tree.h"
 
 #include <string>

@@ -1,3 +1,6 @@
+// Prices a layer under one schedule. An exchange takes as long as in the slowest of its groups,
+// local work follows the profile or typical processors, and what goes on at once follows the
+// critical path.
 #include "src/model/layer_model.h"
 
 #include <algorithm>
@@ -11,7 +14,7 @@
 namespace moeccl {
 namespace {
 
-// Where nobody has measured, in the order of the features, in float32 and in 16 bits.
+// Local work where nobody has measured it, in the order of the features, in float32 and in 16 bits.
 struct TypicalLocal {
   std::array<double, kLocalFeatures> wide, narrow;
 };
@@ -21,7 +24,7 @@ constexpr TypicalLocal kCore = {{5e-6, 1e-9, 0.1e-9, 1e-9, 5e-9, 1e-9},
 // GPUs as NVLink joins: products of 40 and 400 TFLOP/s, memory of 2 TB/s, and some fifty launches.
 constexpr TypicalLocal kLargeGpu = {{200e-6, 0.1e-12, 0.1e-12, 4e-12, 8e-12, 4e-12},
                                     {200e-6, 0.1e-12, 0.01e-12, 2e-12, 4e-12, 2e-12}};
-// Those of PCIe machines: 25 and 100 TFLOP/s, 0.8 TB/s.
+// GPUs of PCIe machines: 25 and 100 TFLOP/s, 0.8 TB/s.
 constexpr TypicalLocal kSmallGpu = {{200e-6, 0.2e-12, 0.16e-12, 10e-12, 20e-12, 10e-12},
                                     {200e-6, 0.2e-12, 0.04e-12, 5e-12, 10e-12, 5e-12}};
 
@@ -108,7 +111,7 @@ AlgorithmChoice LayerModel::given(Collective collective) const {
     // one.
     choice.parameters.experts = 1;
   }
-  // As calls are made: none knows all sizes.
+  // Calls without a fixed algorithm take the first one: no rank knows all sizes.
   if (collective == Collective::allToAllv && choice.algorithm == nullptr)
     choice.algorithm = &firstAlgorithm(collective);
   return choice;
@@ -116,7 +119,7 @@ AlgorithmChoice LayerModel::given(Collective collective) const {
 
 double LayerModel::localSeconds(Pass pass, const LocalFeatures& work,
                                 const LayerShape& shape) const {
-  // Memory and vector registers hold half as many.
+  // Memory and vector registers hold half as many float64 as float32.
   const double width = shape.datatype == moecclFloat64 ? 2 : 1;
   if (const Local* local = profile_ == nullptr ? nullptr : profile_->local(pass))
     return width * slowdown_ * local->fit.at(work);
@@ -290,7 +293,7 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
     }
     first += terms.exchanges.size();
   }
-  // What hides behind something else is in none alone.
+  // Time that hides behind something else is no single exchange's: all of them shrink alike.
   for (std::vector<Alternative::Phase>& pass : all.phases)
     for (Alternative::Phase& phase : pass)
       for (const Cost kind :

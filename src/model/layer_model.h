@@ -21,7 +21,7 @@
 
 namespace moeccl {
 
-// Those among which the model chooses, with none first.
+// The numbers of chunks among which the model chooses, one first.
 inline constexpr std::array<std::int64_t, 4> kChunks = {1, 2, 4, 8};
 
 class LayerModel {
@@ -58,14 +58,14 @@ class LayerModel {
     // choice.
     double otherwise = 0;
   };
-  // What the model decides of each schedule; else it is as shapes say.
+  // Whether the model decides on chunks and on token routing; else they are as shapes say.
   struct Free {
     bool chunks, routing;
   };
   // Finds out what has been measured, so that no question has to.
   void prepare();
-  // Of a layer under each of these schedules, the fastest first, and behind them those that are not
-  // automatic.
+  // Estimates of a layer under each of these schedules, the fastest first, and behind them those
+  // that are not automatic.
   std::vector<Estimate> estimates(std::span<const LayerShape> offered, std::span<const Pass> passes,
                                   Free free);
   // The same with every phase and every algorithm, for people.
@@ -98,8 +98,8 @@ class LayerModel {
   bool canSave(const LayerShape& shape) const;
   ExchangeEstimate estimate(const LayerShape& shape, Pass pass, const Exchange& exchange);
   ExchangeEstimate estimateRouted(const LayerShape& shape, Pass pass, const Exchange& exchange);
-  // Of tokens that choose evenly. Links say by how much algorithms differ; how long the one takes
-  // that sends what an all-to-all-v does is asked where all-to-all-v's are.
+  // Estimates by routing algorithm, of tokens that choose evenly. Links say by how much algorithms
+  // differ. The one that sends what an all-to-all-v does takes as long as an all-to-all-v.
   std::vector<RouteEstimate> routesOf(const LayerShape& shape, const Exchange& exchange);
   struct PassPrice {
     double seconds, communication;
@@ -117,8 +117,8 @@ class LayerModel {
   Grid grid_;
   moecclLinks_t kind_;
   bool background_;  // exchanges go on while ranks compute
-  // Of local work where ranks share processors: against where it was measured, and against one
-  // alone.
+  // Slowdowns of local work where ranks share processors: against where it was measured, and
+  // against a rank alone.
   double slowdown_ = 1, slowdownAlone_ = 1;
   std::array<std::vector<CostModel>, kGroupKinds> groups_;
 };

@@ -51,7 +51,7 @@ std::vector<LayerModel::Estimate> LayerModel::estimates(std::span<const LayerSha
   std::vector<Estimate> all;
   for (const LayerShape& shape : offered) all.push_back(fastestOf(shape, passes, free));
   std::ranges::stable_sort(all, {}, &Estimate::seconds);
-  // What cannot run is no choice, unless nothing else is: then calls say why.
+  // A schedule that cannot run is no choice, unless there is no other: then calls say why.
   if (!all.empty() && all[0].seconds < kForEver)
     std::erase_if(all, [](const Estimate& it) { return it.seconds == kForEver; });
   std::stable_partition(all.begin(), all.end(), [](const Estimate& it) { return it.automatic; });

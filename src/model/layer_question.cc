@@ -1,3 +1,4 @@
+// Compares questions field by field, and works out the passes and the schedules that one is about.
 #include "src/model/layer_question.h"
 
 #include "src/model/schedule_list.h"
@@ -39,7 +40,7 @@ Subject subjectOf(const LayerQuestion& question, const moecclGridShape_t& grid) 
   for (int number = 1; number < scheduleNumbers(); ++number) {
     const auto schedule = static_cast<moecclSchedule_t>(number);
     const bool wanted = question.requested == moecclScheduleAuto || question.requested == schedule;
-    // What it cannot have is refused, chosen or not.
+    // A config that an offered schedule cannot have is refused, whether that one is chosen or not.
     if (wanted && offers(schedule, shape))
       subject.offered.push_back(layerShape(question.layer, schedule, grid));
   }

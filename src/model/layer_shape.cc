@@ -1,3 +1,5 @@
+// Checks a layer's config against the grid, and computes the sizes that follow: capacity groups,
+// places, parts and chunks. Errors name the field, its value and what would be right.
 #include "src/model/layer_shape.h"
 
 #include <algorithm>
@@ -50,7 +52,7 @@ void checkDropless(const moecclMoeConfig_t& config) {
         "places");
 }
 
-// Those of routes: see route.h.
+// The bounds of routes: see route.h.
 constexpr std::int64_t kMostRoutedExperts = 32768, kMostRoutedChoices = 128;
 
 void checkRouting(const moecclMoeConfig_t& config) {
@@ -166,7 +168,7 @@ void requireOffered(const moecclMoeConfig_t& config, const LayerShape& shape) {
                  name + " splits the capacity, of which a dropless layer has none");
 }
 
-// What tokens are cut into.
+// The number of chunks that tokens are cut into.
 std::int64_t chunksOf(const moecclMoeConfig_t& config, const LayerShape& shape) {
   if (config.chunks == 0 || shape.schedule == moecclScheduleAuto ||
       !cutsChunks(shape.schedule, shape.dropless, shape.routed))

@@ -49,7 +49,7 @@ struct LayerShape {
 
   std::int64_t capacity() const { return groups * groupSlots; }
   std::int64_t paddedTokens() const { return groups * groupTokens; }
-  // Of a part and of the batch, with padding.
+  // Tokens of a part's chunk and of the batch's, with padding.
   std::int64_t chunkTokens() const { return partTokens / chunks; }
   std::int64_t batchChunkTokens() const { return paddedTokens() / chunks; }
   // Places per expert.
@@ -57,7 +57,8 @@ struct LayerShape {
   std::int64_t chunkSlots() const { return partSlots() / chunks; }
   // Columns of an expert's first matrix.
   std::int64_t innerOf(std::int64_t hidden) const { return innerWidth(activation, hidden); }
-  // Of a part, in the batch; behind the last token when the part is nothing but padding.
+  // The first token of a part, in the batch; behind the last token when the part is nothing but
+  // padding.
   std::int64_t firstToken(int part) const { return std::min(tokens, part * partTokens); }
 };
 

@@ -1,3 +1,4 @@
+// Sets the size of every dimension that a schedule's tables may have, from a layer's shape.
 #include <algorithm>
 
 #include "src/model/layer_shape.h"

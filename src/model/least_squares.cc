@@ -1,3 +1,5 @@
+// Solves least squares with non-negative coefficients by an active set, on columns that are scaled
+// to length 1.
 #include "src/model/least_squares.h"
 
 #include <algorithm>
@@ -11,8 +13,8 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// Of unit columns: what is left of one after taking the others out of it, and what a residual has
-// in common with one, are nothing below this.
+// Columns have length 1. What is left of one after taking the others out of it, and what a residual
+// has in common with one, are nothing below this.
 constexpr double kNothing = 1e-10;
 
 double dot(const Vector& a, const Vector& b) {

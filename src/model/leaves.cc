@@ -1,3 +1,5 @@
+// Places the nodes of groups on leaf switches, shares the leaves' uplinks among groups, and counts
+// what plans send through the busiest uplink, step by step.
 #include "src/model/leaves.h"
 
 #include <algorithm>

@@ -22,30 +22,31 @@ struct Switches {
 // Where a group's nodes hang. Empty where one leaf has all of them.
 struct Leaves {
   std::vector<int> leafOf;  // by node
-  // What each leaf's uplink carries of the group's, in what a node's uplink carries of it. Of all
-  // groups that make the same call at once, those that leave the leaf share it by their ranks.
+  // How much each leaf's uplink carries for the group, in units of what a node's uplink carries for
+  // it. All groups make the same call at once. Those that leave the leaf share its uplink by their
+  // ranks.
   std::vector<double> capacities;
 
   bool empty() const { return leafOf.empty(); }
   bool operator==(const Leaves&) const = default;
 };
 
-// Of each of `groups`, which are ranks of the world, in their order. The world's nodes are numbered
-// as they hang, leaf by leaf.
+// The leaves of each of `groups`, which are ranks of the world, in their order. The world's nodes
+// are numbered as they hang, leaf by leaf.
 std::vector<Leaves> leavesOf(const Switches& switches, const Topology& world,
                              std::span<const std::vector<int>> groups);
-// Of all its ranks.
+// The leaves of all ranks of the world.
 Leaves leavesOfAll(const Switches& switches, const Topology& world);
 
 // What a leaf's nodes send through its uplink in each step, in blocks. Messages of a step are fluid
-// flows over the uplinks of nodes and leaf. What comes down is taken to be no slower.
+// flows over the uplinks of nodes and leaf. Messages that come down are taken to be no slower.
 class LeafLoad {
  public:
-  // Of the leaf that an all-to-all would keep busy for longest.
+  // Takes the leaf that an all-to-all would keep busy for longest.
   LeafLoad(const Topology& topology, const Leaves& leaves);
 
-  // Whose plans it takes. Of a leaf of many nodes these are some, spread evenly: the others are
-  // taken to send as they do.
+  // The ranks whose plans it takes. In a leaf of many nodes they are on some of these, spread
+  // evenly; the other nodes are taken to send as these do.
   const std::vector<int>& ranks() const { return ranks_; }
   void add(const Plan& plan, int rank);
 

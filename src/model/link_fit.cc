@@ -1,3 +1,5 @@
+// Fits the costs of links to measured curves: makes the plans of each curve, and minimises the
+// logarithms of price by measurement.
 #include "src/model/link_fit.h"
 
 #include <algorithm>
@@ -23,9 +25,9 @@ constexpr double kFurthest = 1e5;
 // Steps that one look at all samples may go through: keeps a fit within seconds.
 constexpr std::size_t kMostSteps = 500'000;
 constexpr double kLeastSeconds = 1e-15;
-// What bytes take of a price at least where its growth tells how fast they go.
+// The least share of a price that bytes take where its growth tells how fast they go.
 constexpr double kBytes = 0.5;
-// Sizes of a curve at least whose growth tells more than its samples do.
+// The least number of sizes of a curve whose growth tells more than its samples do.
 constexpr std::size_t kManySizes = 6;
 // As many ranks as a cluster that is asked about may have.
 constexpr std::int64_t kMostRanks = 1 << 16;
@@ -88,7 +90,7 @@ std::optional<LinkSamples::Priced> pricedCurve(const Fingerprint& cluster, const
       static_cast<double>(contract.inputBlocks(0)), curve.samples, growthOf(curve)};
 }
 
-// Of a rank's send buffer of `bytes`.
+// The price of a rank's send buffer of `bytes`.
 double priceOf(const LinkSamples::Priced& curve, const Links& links, double bytes) {
   return curve.price.seconds(std::ceil(bytes / curve.blocks), links, curve.sharing);
 }
@@ -99,7 +101,8 @@ double slopeOf(const LinkSamples::Priced& curve, const Links& links) {
   return std::ranges::max(lines, {}, &PriceLine::beta).beta / curve.blocks;
 }
 
-// What a price grows by where growth is known; nothing where latency is most of the price there.
+// The growth of a price where the curve's growth is known; nothing where latency is most of the
+// price there.
 std::optional<double> growthOf(const LinkSamples::Priced& curve, const Links& links) {
   if (!curve.growth) return std::nullopt;
   const auto& [from, to, seconds] = *curve.growth;
@@ -117,7 +120,7 @@ LinkSamples::LinkSamples(const Profile& profile, int mostRanks) {
       curves_.push_back(std::move(*priced));
   std::size_t steps = 0;
   for (const Priced& curve : curves_) steps += curve.price.steps() * curve.samples.size();
-  // Of a large cluster, every so many curves are enough.
+  // A large cluster has many curves: every so many are enough.
   const std::size_t stride = steps / kMostSteps + 1;
   std::size_t index = 0;
   std::erase_if(curves_, [&](const Priced&) { return index++ % stride != 0; });

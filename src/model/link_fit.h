@@ -29,7 +29,7 @@ class LinkSamples {
     std::vector<Point> samples;
     std::optional<Growth> growth;  // where there are two sizes
   };
-  // Of groups of at most `mostRanks` ranks; 0: all.
+  // Takes the curves of groups of at most `mostRanks` ranks; 0: all.
   explicit LinkSamples(const Profile& profile, int mostRanks = 0);
 
   std::size_t size() const { return samples_; }

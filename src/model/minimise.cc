@@ -1,3 +1,5 @@
+// Minimises a sum of squares by damped Gauss-Newton steps (Levenberg and Marquardt), with slopes
+// from differences.
 #include "src/model/minimise.h"
 
 #include <algorithm>
@@ -22,7 +24,7 @@ double dot(const Vector& a, const Vector& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Of a symmetric positive definite system, by Cholesky's factors, in place.
+// Solves a symmetric positive definite system by Cholesky's factors, in place.
 Vector solve(Matrix a, Vector b) {
   const std::size_t n = b.size();
   for (std::size_t i = 0; i < n; ++i)

@@ -1,3 +1,5 @@
+// Prices plans: reads their ops into steps of lanes once, then follows each rank's steps and the
+// node's uplinks. A price is piecewise linear in the bytes of a block.
 #include "src/model/price.h"
 
 #include <algorithm>
@@ -9,7 +11,7 @@ namespace {
 
 // Messages that a rank sends to other nodes at once without their getting in each other's way.
 constexpr double kAlone = 4;
-// Of what it costs to begin a step: the part that is left inside of a kernel that runs already.
+// The part of the cost of beginning a step that is left inside a kernel that runs already.
 constexpr double kUnderWay = 0.2;
 
 // Blocks that do not lie one after the other are copied before they are sent, or after they came.
@@ -93,8 +95,8 @@ class NodePrice::Reader {
     return lanes_[static_cast<std::size_t>(lane)] + static_cast<std::size_t>(step);
   }
 
-  // Steps after all that they wait for. Of a plan with a circle some are left out, but no verified
-  // one has any.
+  // Puts steps after all that they wait for. In a plan with a circle some are left out, but no
+  // verified plan has any.
   void putInOrder() {
     std::vector<char> done(lanes_[kMaxLanes]);
     auto next = lanes_;  // of each lane
@@ -116,7 +118,7 @@ class NodePrice::Reader {
     });
   }
 
-  // All ranks' messages of one lane and step have one.
+  // The uplink of a message. All ranks' messages of one lane and step share one.
   int uplinkOf(const Op& op) {
     int& uplink = uplinkOf_[static_cast<std::size_t>(op.lane)][static_cast<std::size_t>(op.step)];
     if (uplink < 0) {
@@ -182,8 +184,8 @@ class NodePrice::Reader {
   NodePrice& price_;
   const Topology& topology_;
   int node_;
-  // Of the rank that is being read: where its steps begin, and, counted from there, those of each
-  // lane.
+  // The rank that is being read: where its steps begin, and, counted from there, where those of
+  // each lane begin.
   std::size_t first_ = 0;
   std::array<std::size_t, kMaxLanes + 1> lanes_{};
   std::array<std::vector<int>, kMaxLanes> uplinkOf_;  // by lane and step
@@ -191,7 +193,7 @@ class NodePrice::Reader {
   std::unordered_map<std::uint64_t, Latest> latest_;  // of one rank's ranges
 };
 
-// Of one question.
+// The costs of one question: a block size on these links.
 struct NodePrice::Costs {
   const Links& links;
   double blockBytes, slowdown;

@@ -71,7 +71,7 @@ class NodePrice {
   // highest of these lines, but for rounding.
   std::vector<PriceLine> lines(const Links& links, const Sharing& sharing = {}) const;
 
-  // That a rank sends to other nodes: the mean of the node's.
+  // Blocks that a rank sends to other nodes: the mean of the node's ranks.
   double blocksBetween() const { return blocksBetween_; }
   // How many steps there are to go through: what pricing takes.
   std::size_t steps() const { return steps_.size(); }

@@ -1,3 +1,5 @@
+// Finds the candidates of a collective whose plans differ, and their prices. The last answers are
+// kept for the whole process.
 #include "src/model/priced_candidates.h"
 
 #include <algorithm>
@@ -58,7 +60,7 @@ class Answers {
   }
 
  private:
-  // Of 4096 ranks each takes 100 KB.
+  // An answer for 4096 ranks takes 100 KB.
   static constexpr std::size_t kMost = 256;
 
   std::mutex mutex_;

@@ -45,7 +45,7 @@ struct PricedPlans {
   std::uint64_t digest;
   bool relays;
 };
-// Of the largest node's ranks; nothing where the algorithm is not offered.
+// The plans of the largest node's ranks, priced; nothing where the algorithm is not offered.
 std::optional<PricedPlans> pricedPlans(const AlgorithmChoice& choice, const Topology& topology,
                                        const Leaves& leaves = {});
 

@@ -1,3 +1,5 @@
+// Keeps the curves of a profile sorted, fits them, and predicts times between samples and beyond
+// the largest one. Two fingerprints are compared here.
 #include "src/model/profile.h"
 
 #include <algorithm>
@@ -12,7 +14,8 @@
 namespace moeccl {
 namespace {
 
-// What bytes take of the largest sample's time, of a line that has no slope to speak of.
+// A line has no slope to speak of where bytes take less than this share of the largest sample's
+// time.
 constexpr double kNoSlope = 0.05;
 
 // "2 nodes of 4 ranks", "3 nodes of 3, 1, 2 ranks".
@@ -69,8 +72,8 @@ const char* nameOf(Pass pass) { return pass == Pass::forward ? "forward" : "back
 
 namespace {
 
-// Of what describeNetwork() says (src/bootstrap/network.h): "1000 Mb/s MTU 1500, mlx5_0 100
-// Gb/sec". Each is "" where it is not known.
+// The parts of what describeNetwork() says (src/bootstrap/network.h): "1000 Mb/s MTU 1500, mlx5_0
+// 100 Gb/sec". Each is "" where it is not known.
 struct Network {
   std::string_view speed, mtu, devices;
 };
@@ -91,7 +94,7 @@ Network networkOf(std::string_view text) {
   return network;
 }
 
-// What one of them does not know is no difference.
+// A part that one of them does not know is no difference.
 bool maySame(const Network& one, const Network& other) {
   const auto may = [](std::string_view a, std::string_view b) {
     return a.empty() || b.empty() || a == b;

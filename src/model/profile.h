@@ -138,7 +138,7 @@ class Profile {
   // what fitLine and fitFeatures refuse.
   void add(CurveKey key, std::vector<Point> samples);
   void setLocal(Pass pass, std::vector<LocalSample> samples);
-  // What a curve grows by beyond its samples; no other fit changes.
+  // Sets by how much a curve grows beyond its samples; no other fit changes.
   void setBeyond(const CurveKey& key, double secondsPerByte);
   // With fits that are made already.
   void setCurves(std::vector<Curve> curves);

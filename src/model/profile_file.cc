@@ -1,3 +1,5 @@
+// Reads and writes the file of a profile. A new one is written beside the old one and renamed over
+// it, so that nobody reads half of it.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -52,7 +54,8 @@ File opened(int fd, const char* mode) {
 class Replacement {
  public:
   explicit Replacement(const std::string& path) : path_(path) {
-    // Of other threads that write the same, and of processes that ended before they were done.
+    // Files of that name may be there: of other threads that write the same profile, and of
+    // processes that ended before they were done.
     static std::atomic<unsigned> number{0};
     do {
       temporary_ = stringf("%s.%ld.%u.new", path.c_str(), static_cast<long>(::getpid()), number++);
@@ -87,7 +90,7 @@ class Replacement {
 }  // namespace
 
 Profile loadProfile(const std::string& path) {
-  // Not blocking: a pipe without a writer would wait for one.
+  // Opening must not block: a pipe without a writer would wait for one.
   const File file = opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK), "r");
   if (!file) fail("read", path);
   const std::string text = readAll(file.get(), path);

@@ -43,8 +43,8 @@ constexpr JsonLimits kLimits = {
     .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
 constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
-// Of coefficients, errors and what local work is made of: keeps predictions finite. (Less than one
-// byte or product would make coefficients of samples that are beyond it.)
+// Bounds coefficients, errors and what local work is made of, which keeps predictions finite. (Less
+// than one byte or product would make coefficients of samples that are beyond it.)
 constexpr double kMaxCoefficient = 1e30;
 
 constexpr std::pair<const char*, double LocalWork::*> kWork[] = {

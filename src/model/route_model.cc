@@ -1,3 +1,5 @@
+// Counts the rows that tokens make where they choose evenly among all experts, and prices every
+// routing algorithm by these counts.
 #include "src/model/route_model.h"
 
 #include <algorithm>
@@ -17,7 +19,7 @@ class EvenCounts {
         holders_(topology, grid),
         routing_(routing) {}
 
-  // Of each rank of a node.
+  // The counts of each rank of a node.
   RouteCounts of(int own) const {
     double nodesBetween = 0, ranksBetween = 0, ranksInNode = 0, legsBetween = 0, legsInNode = 0;
     std::vector<int> onNode(static_cast<std::size_t>(topology_.nodes()));

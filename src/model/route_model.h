@@ -19,9 +19,9 @@ struct EvenRouting {
 
 struct RouteEstimate {
   std::string_view algorithm;
-  // Of a dispatch and of a combine.
+  // Seconds of a dispatch and of a combine.
   double dispatch, combine;
-  // What these take of it without bytes.
+  // Seconds of these with rows of no bytes.
   double dispatchLatency, combineLatency;
   // Rows that a rank sends to other nodes: the mean of the largest node's.
   double dispatchedBetween, combinedBetween;

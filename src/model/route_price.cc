@@ -1,3 +1,5 @@
+// Prices dispatch and combine by counts of rows: the slowest rank or uplink decides, latency is
+// added, and relays take somewhat longer.
 #include "src/model/route_price.h"
 
 #include <algorithm>
@@ -10,8 +12,8 @@ namespace {
 // for long.
 constexpr double kChunkBytes = 256 * 1024;
 constexpr int kMostChunks = 16;
-// What relays take longer where they send no fewer rows, since they wait for each other: 4 to 10 %
-// on clusters of 2 and 4 nodes.
+// Relays take longer where they send no fewer rows, since they wait for each other: 4 to 10 % on
+// clusters of 2 and 4 nodes.
 constexpr double kRelayed = 1.07;
 
 struct Rows {

@@ -29,14 +29,15 @@ struct RoutePrices {
   Sharing sharing;
 };
 
-// Of a dispatch and of a combine. `counts`: by rank; rowBytes of either.
+// Seconds of a dispatch, and of a combine. `counts`: by rank. `rowBytes`: of a row of that
+// exchange.
 double dispatchSeconds(const RoutePrices& prices, const Topology& topology,
                        const RouteTraits& traits, std::span<const RouteCounts> counts,
                        std::size_t rowBytes, int chunks);
 double combineSeconds(const RoutePrices& prices, const Topology& topology,
                       const RouteTraits& traits, std::span<const RouteCounts> counts,
                       std::size_t rowBytes, int chunks);
-// Of both, in as many chunks as routeChunks says.
+// Seconds of both, in as many chunks as routeChunks says.
 double routeSeconds(const RoutePrices& prices, const Topology& topology, const RouteTraits& traits,
                     std::span<const RouteCounts> counts, std::size_t rowBytes,
                     std::size_t combineRowBytes);

@@ -1,3 +1,4 @@
+// Numbers and names the schedules of the registry. A name may end in ":routed" and ":chunks=4".
 #include "src/model/schedule_list.h"
 
 #include <strings.h>

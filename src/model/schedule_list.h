@@ -30,7 +30,7 @@ std::optional<InChunks> inChunksNamed(std::string_view name);
 // "auto, baseline, S1, S2 or PPMoE"
 std::string scheduleNames();
 
-// What is asked of one that is not auto:
+// These are asked about a schedule that is not auto.
 const schedules::Entry& entryOf(moecclSchedule_t schedule);
 schedules::Needs needsOf(moecclSchedule_t schedule);
 // Whether it can be had so.

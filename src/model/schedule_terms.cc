@@ -1,3 +1,5 @@
+// Counts what each phase of a schedule costs a layer: calls and bytes of its exchange, and features
+// of its local work.
 #include "src/model/schedule_terms.h"
 
 #include <algorithm>
@@ -10,7 +12,8 @@ namespace {
 using namespace schedules;
 
 constexpr double kSumBytes = 8;  // of one of a part's gate sums, and of a count
-// That ranks tell each other of what tokens chose, by an all-to-all of counts and one of lists.
+// Bytes that ranks tell each other about what tokens chose, by an all-to-all of counts and one of
+// lists.
 constexpr double kRouteBytes = 36;
 constexpr int kRouteCalls = 2;
 
@@ -36,7 +39,7 @@ class Terms {
  private:
   const Table& table(int index) const { return schedule_.tables[static_cast<std::size_t>(index)]; }
 
-  // Of what only counts tell, the mean: experts get equally many.
+  // The size of a dimension. Where only counts tell it, the mean: experts get equally many rows.
   double size(Dim dim) const {
     const double chosen = choices_ * tokens_ / static_cast<double>(shape_.experts);
     switch (dim) {
@@ -94,7 +97,7 @@ class Terms {
     call.collective = carrier(schedule_, phase);
     for (std::size_t i = 0; i < phase.writes.size(); ++i)
       call.bytes += count(phase.reads[i]) * bytesOf(table(phase.reads[i]).element);
-    // What all of a group get is sent to each of them.
+    // An all-to-all-v that carries an all-gather sends what all of a group get to each of them.
     if (call.collective != phase.collective && phase.collective == Collective::allGather)
       call.bytes *= ranks;
     return call;

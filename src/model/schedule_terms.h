@@ -28,7 +28,8 @@ using LocalFeatures = std::array<double, kLocalFeatures>;  // as featuresOf(Loca
 
 struct ScheduleTerms {
   std::vector<Exchange> exchanges;
-  // Of each phase its exchange, or -1, with how many of its calls; and its share of the local work.
+  // A phase's exchange, or -1, with the number of its calls; and the phase's share of the local
+  // work.
   struct Phase {
     int exchange = -1;
     int calls = 1;
@@ -36,7 +37,7 @@ struct ScheduleTerms {
   };
   std::vector<Phase> phases;
 
-  // Of the whole pass.
+  // The local work of the whole pass.
   LocalFeatures local() const;
 };
 

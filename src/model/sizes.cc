@@ -1,3 +1,5 @@
+// Multiplies sizes of dimensions into counts of elements. A count whose elements of 8 bytes would
+// exceed the address space throws.
 #include "src/model/sizes.h"
 
 #include "src/base/error.h"

@@ -26,8 +26,8 @@ struct Sizes {
   std::int64_t& at(Dim dim) { return of[static_cast<std::size_t>(dim)]; }
   // Throws as elementCount.
   std::int64_t elements(std::span<const Dim> shape) const;
-  // Of a table of tokens, on a rank of that place in its MP group. How many there are, with
-  // padding:
+  // The three below are about a table of tokens, on a rank whose place in its MP group is `part`.
+  // How many there are, with padding:
   std::int64_t paddedTokens(const Table& table) const;
   // Where they begin in the batch; behind its last token when they are nothing but padding.
   std::int64_t firstToken(const Table& table, std::int64_t part) const;
