@@ -1,3 +1,5 @@
+// Computes a layer's loss, experts and residual branch in the caller's thread, one expert at a
+// time, and makes the routers of its gates.
 #include "src/moe/compute_cpu.h"
 
 #include <algorithm>
@@ -101,13 +103,13 @@ class CpuCompute final : public HostCompute<Real, Compute> {
       function(rows.first + i, rows.begins[i] * shape().embedding,
                rows.begins[i + 1] - rows.begins[i]);
   }
-  // One expert's of all; null stays null.
+  // One expert's array among those of all; null stays null.
   template <typename Pointer>
   static auto of(std::int64_t expert, Pointer all, std::int64_t size) {
     using Element = std::conditional_t<std::is_same_v<Pointer, void*>, Real, const Real>;
     return all == nullptr ? nullptr : static_cast<Element*>(all) + expert * size;
   }
-  // Of all weights, or of all gradients.
+  // One expert's part of all weights, or of all gradients.
   template <typename Made, typename All>
   Made partOf(const All& all, std::int64_t expert) const {
     const std::int64_t embedding = shape().embedding, hidden = shape().localHidden;

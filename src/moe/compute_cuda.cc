@@ -1,3 +1,5 @@
+// Computes a layer's loss, experts and residual branch on the caller's stream, by the kernels of
+// kernels/ and cuBLAS. It makes the routers of its gates, and keeps the memory that they share.
 #include "src/moe/compute_cuda.h"
 
 #include <algorithm>

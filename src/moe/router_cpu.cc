@@ -1,3 +1,5 @@
+// Gates tokens part by part on the host. Elements of 16 bits are widened in blocks of 256 tokens,
+// and gradients are narrowed again.
 #include "src/moe/router_cpu.h"
 
 #include <algorithm>

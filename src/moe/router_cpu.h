@@ -55,8 +55,8 @@ class CpuRouter final : public HostRouter<Real, Real, Router> {
   std::vector<std::int64_t> used_;             // [groups][experts]
   std::vector<std::int64_t> begins_, listed_;  // as listByExpert makes them, once that is asked for
   std::vector<Real> input_;                    // [tokens][embedding]
-  // Of narrow elements alone: the gate's matrices and their gradients, a block of tokens and of
-  // their gradients, and the gradients of weights.
+  // Used with narrow elements alone: the gate's matrices and their gradients, a block of tokens and
+  // of their gradients, and the gradients of weights.
   std::vector<Wide<Real>> wideGate_, wideNoise_, gateSums_, noiseSums_;
   std::vector<Wide<Real>> block_, gradientBlock_, weightGradients_;
   std::vector<double> unseen_;  // sums that nobody looks at

@@ -1,3 +1,5 @@
+// Gates tokens on a GPU: the logits of all tokens first, then choices part by part, then places.
+// Routers that are made together share the lists of their choices.
 #include "src/moe/router_cuda.h"
 
 #include <algorithm>
@@ -28,7 +30,7 @@ CudaLists::CudaLists(Compute& compute, GateMemory& memory, int count, std::int64
     : routers(count) {
   const LayerShape& shape = compute.shape();
   chosen = room<std::int32_t>(compute, {count, tokens, shape.choices});
-  // Others have places instead.
+  // Other layers have places instead of lists.
   if (!shape.dropless && !needsOf(shape.schedule).expertsInMp) return;
   memory.reserve(cuda::listByExpertWorkspace(count * tokens * shape.choices, count, shape.experts));
   begins = room<std::int64_t>(compute, {count, shape.experts + 1});

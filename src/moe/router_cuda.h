@@ -32,7 +32,7 @@ class GateMemory {
   std::size_t bytes_ = 0;
 };
 
-// What routers have side by side, so that one launch lists the choices of all of them.
+// Memory that routers have side by side, so that one launch lists the choices of all of them.
 struct CudaLists {
   CudaLists(Compute& compute, GateMemory& memory, int routers, std::int64_t tokens);
 
@@ -54,15 +54,17 @@ class CudaRouter final : public GpuRouter<Router> {
                     const double* sumGradients, const GateGradients& gradients, void* inputGradient,
                     moecclStream_t stream) override;
 
-  // Where what is counted of its choices is to be added; null: nowhere. Once for each route.
+  // The sums to which the counts of its choices are to be added; null: nowhere. Given once for each
+  // route.
   double* takeKept() { return std::exchange(kept_, nullptr); }
-  // Of all routers, by the first; returns the begins on the host.
+  // Lists the choices of all routers by expert; only the first router is asked. Returns the begins
+  // on the host.
   const std::int64_t* list(const ExpertCounts& counts, moecclStream_t stream);
 
  private:
   // Before `count` tokens from firstToken on are gated.
   void begin(std::int64_t firstToken, std::int64_t count, const std::optional<gates::Draw>& draw);
-  // Of all the tokens.
+  // Computes the logits of all the tokens.
   void computeLogits(const GateWeights& gate, const void* input, std::int64_t count,
                      moecclStream_t stream);
   // Chooses for `count` tokens more. sums may be null.

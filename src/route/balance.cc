@@ -1,3 +1,5 @@
+// Adds up the gates' sums of a batch behind the work on its stream. Loss, imbalance and dropped
+// choices are read from the total later.
 #include "src/route/balance.h"
 
 #include <algorithm>

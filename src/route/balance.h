@@ -32,7 +32,7 @@ class BatchStats {
  public:
   explicit BatchStats(Compute& compute);
 
-  // Of what the sums are once the stream has come so far.
+  // Summarises what the sums are once the stream has come so far.
   void summarise(const BatchSums& sums, moecclStream_t stream);
   // The gradient of scale * the auxiliary loss by the sums, [rowSize], in the memory of sums; valid
   // until the next call.

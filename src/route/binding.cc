@@ -1,3 +1,5 @@
+// Finds out which tables of a pass may share memory. Parts lie in wholes, phases work in place, and
+// tables that are never in use at once take turns in a buffer.
 #include "src/route/binding.h"
 
 #include <algorithm>
@@ -155,7 +157,7 @@ void Binding::fixExperts() {
   }
 }
 
-// What is kept lies where the forward pass has it.
+// Kept tables lie where the forward pass has them.
 void Binding::fixBackward() {
   for (std::size_t i = 0; i < storages_.size(); ++i) {
     const Table& it = schedule_.tables[i];
@@ -192,7 +194,7 @@ void Binding::lie(int child, int parent, std::int64_t offset) {
       kept |= kept_[static_cast<std::size_t>(i)];
     }
   if (size > bytes(child)) return;
-  // What is kept cannot be the caller's.
+  // Kept tables cannot lie in the caller's memory.
   if (kept && !isOpen(parent)) return;
   parents_[static_cast<std::size_t>(under)] = parent;
   offsets_[static_cast<std::size_t>(under)] = offset;
@@ -251,7 +253,7 @@ void Binding::aliasSplit(std::size_t index) {
   if (table(from).shape.front() == Dim::tokens) {
     const std::int64_t row = bytes(from) / std::max<std::int64_t>(sizes_.at(Dim::tokens), 1);
     const std::int64_t first = sizes_.firstToken(table(to), rankIn(phase.group));
-    // What others are sent has its padding behind it.
+    // A part that is sent to others has its padding behind it.
     const bool ends = first + sizes_.paddedTokens(table(to)) <= sizes_.at(Dim::tokens);
     if (!kept_[static_cast<std::size_t>(to)] && (ends || !isExchanged(to)))
       lie(to, from, first * row);
@@ -299,7 +301,7 @@ void Binding::aliasExchange(std::size_t index) {
     if (!several || isOpen(phase.writes[i])) inPlace(index, phase.writes[i], phase.reads[i]);
 }
 
-// To other ranks.
+// Whether the table is sent to other ranks.
 bool Binding::isExchanged(int index) const {
   return std::ranges::any_of(schedule_.phases, [&](const Phase& phase) {
     return phase.kind == Kind::exchange && ranksOf(phase.group) > 1 && contains(phase.reads, index);

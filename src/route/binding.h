@@ -22,7 +22,7 @@ enum class Storage : std::uint8_t {
   output,
   sums,
   view,  // every so many rows of another table, for a regroup to collect
-  // Of passes around the caller's experts: what these are given, and what they have made of it.
+  // In passes around the caller's experts: what these are given, and what they have made of it.
   rows,
   results,
   again,  // backward: what they had made forward

@@ -1,3 +1,6 @@
+// Runs the phases of a pass in order: waits for streams, binds rows and grows buffers once counts
+// are known, and stops at the experts. Other files run exchanges (exchanges.cc), moves (moves.cc)
+// and token routing (routed_phases.cc).
 #include "src/route/executor.h"
 
 #include <algorithm>
@@ -267,7 +270,7 @@ bool PassRun::advance() {
   return false;
 }
 
-// To the next phase; of those that go one by one, for the next expert.
+// Goes to the next phase, or back to the first of those that go one by one, for the next expert.
 void PassRun::step() {
   stopped_ = false;
   const std::vector<Phase>& phases = schedule().phases;
@@ -280,7 +283,8 @@ void PassRun::step() {
     expert_ = -1;
 }
 
-// Before a phase that deals with rows: how many there are, and room for those that it makes.
+// Before a phase that deals with rows: finds out how many there are, and makes room for those that
+// the phase makes.
 void PassRun::bind(const Phase& phase) {
   const auto late = [&](int index) { return half_->binding.late(index); };
   if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late)) return;
@@ -296,7 +300,7 @@ void PassRun::reserveRows(int index) {
   const auto buffer = static_cast<std::size_t>(place.buffer);
   const std::int64_t bytes = elements(index) * mover_.elementBytes() * summands(index);
   if (static_cast<std::size_t>(bytes) <= roomOf(buffer)) return;
-  // What has been queued may still use what lay there. The phase that is next counts as queued.
+  // Queued work may still use what lay there. The phase that is next counts as queued.
   for (std::size_t i = 1; i < queued_.size(); ++i) {
     if (joined_[i] >= queued_[i]) continue;
     join(static_cast<int>(i), schedule().phases[static_cast<std::size_t>(queued_[i])].name);
@@ -389,7 +393,7 @@ void PassRun::check(const std::string& phase, moecclResult_t result) {
   lastExchange_ = phase.c_str();
 }
 
-// What one stream does advances all.
+// Progress of one stream advances all.
 void PassRun::progress() {
   for (std::size_t i = 1; i < joined_.size(); ++i)
     if (queued_[i] > joined_[i]) return executor_.side(static_cast<int>(i)).progress();
@@ -488,7 +492,8 @@ std::span<const std::int64_t> PassRun::beginsOf(int rows) {
   return begins_;
 }
 
-// Of what ranks of an MP group bring alike, that of the first one counts.
+// Lists the rows run by run. Ranks of an MP group bring the same rows; those of the first rank
+// count.
 void PassRun::listCopies(int rows) {
   copies_.clear();
   std::int64_t begin = 0;

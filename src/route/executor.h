@@ -64,8 +64,8 @@ struct DestroyRoute {
   void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
 };
 using Route = std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, DestroyRoute>;
-// What passes that route tokens take, with a row for each choice's token. Collective over the grid.
-// Throws Error.
+// Makes the route of passes that route tokens, with a row for each choice's token. Collective over
+// the grid. Throws Error.
 Route routeFor(const Groups& groups, int experts, int choices, std::int64_t embedding,
                moecclDataType_t datatype);
 struct EndRoutePass {
@@ -84,8 +84,8 @@ class Executor {
   const Sizes& sizes() const { return sizes_; }
   const Groups& groups() const { return groups_; }
   Mover& mover() const { return mover_; }
-  // Of schedules that route tokens: a route that fits, on the grid. Before the first pass; it must
-  // outlive their beginnings.
+  // Sets the route for schedules that route tokens: one that fits, on the grid. It is set before
+  // the first pass, and must outlive the passes' beginnings.
   void setRoute(moecclRoute_t route) { route_ = route; }
   moecclRoute_t route() const { return route_; }
   const Binding& forward() const { return forward_; }
@@ -151,7 +151,7 @@ class PassRun {
   // from each rank, [localExperts][ranks], which is added to.
   std::span<const std::int64_t> rowBegins();
   void countRows(std::span<std::int64_t> counts);
-  // What has passed until then was not the experts' time: somebody else did something else.
+  // Leaves the time until then out of the experts' time: somebody else did something else.
   void skipTo(Clock::time_point time) { last_ = std::max(last_, time); }
 
  private:
@@ -195,7 +195,7 @@ class PassRun {
   void readCounts(int table);
   void wait(std::size_t index);
   void join(int stream, const std::string& phase);
-  // What has passed since the last one is the phase's.
+  // Adds the time since the last lap to the phase's.
   void lap(std::size_t phase);
   void check(const std::string& phase, moecclResult_t result);
   void run(const Phase& phase);
@@ -243,7 +243,7 @@ class PassRun {
   std::optional<Half> backward_;
   PassMemory& memory_;
 
-  // Of the pass under way:
+  // The pass under way:
   Half* half_ = nullptr;
   const void* input_ = nullptr;
   void* output_ = nullptr;

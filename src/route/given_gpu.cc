@@ -12,7 +12,7 @@ class GpuGivenRouter final : public GpuRouter<GivenRouter> {
   GpuGivenRouter(RowCompute& compute, const RowShape& shape)
       : GpuRouter(compute, shape), compute_(compute) {}
 
-  // What the host has goes up in one piece.
+  // All that the host has goes up in one piece.
   void set(const GivenRows& rows, moecclStream_t stream) override {
     const auto choices = static_cast<std::size_t>(rows.tokens * rowShape_.choices);
     packed_.clear();

@@ -1,3 +1,5 @@
+// Takes all memory of a pass once and lists what its four exchanges send and receive. Each call
+// then enqueues kernels and grouped sends and receives on the caller's stream.
 #include "src/route/gpu_latency_pass.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@
 namespace moeccl {
 namespace {
 
-// Of the parts of a region, and of memory.
+// Alignments of the parts of a region, and of those of memory.
 constexpr std::size_t kAlignment = 16, kRoomAlignment = 256;
 
 constexpr std::size_t aligned(std::size_t bytes, std::size_t to) {
@@ -183,7 +185,7 @@ void GpuLatencyPass::planExchanges(const Topology& topology, const std::vector<s
   for (int node = 0; node < topology.nodes(); ++node) {
     const std::vector<int>& relayed = relayedFor(node);
     if (relayed.empty()) continue;
-    // Of other nodes than its own a relay has its own rows alone.
+    // For other nodes than its own a relay has its own rows alone.
     const std::int64_t first = slotOf(relayed[0]), count = std::ssize(relayed);
     for (const int holder : topology.ranksOn(node)) {
       if (holder == rank_) continue;
@@ -219,7 +221,7 @@ void GpuLatencyPass::exchange(NcclLanes& lanes, const std::vector<Part>& parts,
   group.end();
 }
 
-// Behind the calls before; a graph keeps what it uses.
+// Enqueues a call behind the calls before; a graph keeps the memory that it uses.
 template <typename Body>
 void GpuLatencyPass::launch(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
                             std::int64_t bucket, void* stream, const Body& body) {

@@ -226,7 +226,7 @@ class GpuRouter : public Base {
   RowCompute& rowCompute_;
 };
 
-// Of several routers at once.
+// Gathers the rows of several routers at once.
 template <typename Router>
 void gatherOnGpu(std::span<const Gathering> parts, std::int32_t choices, std::size_t tokenBytes,
                  std::vector<cuda::GatheredRows>& gathered, moecclStream_t stream) {

@@ -1,3 +1,4 @@
+// Asks a grid for its shape, and for the communicators of its groups.
 #include "src/route/groups.h"
 
 #include "src/base/boundary.h"

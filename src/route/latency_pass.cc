@@ -1,3 +1,5 @@
+// Makes the plans of a pass once, with memory for the largest messages. A dispatch sends letters,
+// which are a list of rows and the rows; a combine sends rows, and relays add them up.
 #include "src/route/latency_pass.h"
 
 #include <algorithm>
@@ -20,9 +22,9 @@ using routes::IndexedRows;
 using routes::Relay;
 using routes::RowList;
 
-// Of the rows in a letter.
+// Alignment of the rows in a letter.
 constexpr std::size_t kAlignment = 16;
-// At most what the arena takes of each message besides its bytes.
+// The most that the arena takes for a message besides its bytes.
 constexpr std::size_t kMargin = 64;
 
 std::size_t aligned(std::size_t bytes) {
@@ -314,7 +316,7 @@ bool LatencyPass::Dispatch::read(const Op& op, const std::byte* from, std::size_
   return arrived_[i] != nullptr && pass_.here_.holds(rows.list);
 }
 
-// When all sources have told.
+// Fills the relay's lists once, when all sources have told theirs.
 void LatencyPass::Dispatch::fillRelay() {
   if (!std::exchange(relayFilled_, true)) pass_.relay_.fill(pass_.home_);
 }
@@ -442,8 +444,8 @@ void LatencyPass::Combine::sum(const Relay::Source& source, std::int32_t row, st
     reduce(moecclSum, datatype, to, sources_.data(), 1, sources_.size(), bytes);
 }
 
-// Those of the rank's own tokens for which nobody else is the relay; what is a token's only sum is
-// its output.
+// Adds up the rows of the rank's own tokens for which nobody else is the relay. A token's only sum
+// is its output.
 void LatencyPass::Combine::sumOwn() {
   const std::size_t bytes = pass_.shape_.combineRowBytes();
   std::byte* to = sums_.data();

@@ -35,7 +35,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
   void rankCounts(Communicator& communicator, std::int64_t* counts) const override;
   std::vector<std::int64_t> loads(Communicator& communicator) const override;
 
-  // Those of one routing are on one stream, or wait for each other.
+  // Calls of one routing are on one stream, or wait for each other.
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
   void combine(Communicator& communicator, const void* rows, void* output, bool forward,
                void* stream) override;
@@ -75,7 +75,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
     bool work(const Op& op, Misfit* misfit) override;
 
    private:
-    // What a node's experts have made of a row.
+    // Adds up what a node's experts have made of a row.
     void sum(const routes::Relay::Source& source, std::int32_t row, std::byte* to);
     void sumOwn();
     void finish(std::int32_t token);
@@ -100,7 +100,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
   std::byte* writeList(const routes::RowList& list, bool weighted, std::byte* to) const;
   std::size_t dispatchArena() const;
   std::size_t combineArena() const;
-  // Of the tokens of one source.
+  // The most entries that the tokens of one source make for a holder, and on a node.
   std::int64_t mostEntriesOf(int holder) const;
   std::int64_t mostEntriesOn(int node) const;
   std::size_t mostFromRelay(std::size_t sources, int holder) const;

@@ -1,3 +1,5 @@
+// Has the layer's gates and residual branch computed, forward and backward, and adds the gradients
+// that ranks have summed to the caller's.
 #include "src/route/layer_work.h"
 
 #include <algorithm>
@@ -12,7 +14,7 @@ using schedules::Table;
 
 namespace {
 
-// Of the rank's part of its batch, or a chunk of that.
+// Whether a table has the rank's part of its batch, or a chunk of that.
 bool isOfPart(const Table& table) {
   return hasDim(table, Dim::partTokens) || hasDim(table, Dim::chunkTokens);
 }

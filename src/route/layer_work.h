@@ -43,11 +43,11 @@ class LayerWork final : public RowWork {
   void addGradients(schedules::Dim which, const void* gradients, moecclStream_t stream) override;
 
  private:
-  // What is random about the batch of a rank of the world; nothing is but in training.
+  // The random numbers of the batch of a rank of the world; there are none but in training.
   std::optional<gates::Draw> drawOf(int rank) const;
   // Decides which experts the tokens of the step go to.
   void route(const schedules::Step& step);
-  // Of so many parts from `first` on.
+  // Clears the sums of so many parts from `first` on.
   void clearSums(std::int64_t first, std::int64_t parts, moecclStream_t stream);
   // As routersOf and routerOf.
   std::span<std::unique_ptr<Router>> gatesOf(const schedules::Table& table) {

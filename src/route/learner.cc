@@ -1,3 +1,5 @@
+// Keeps the times of a period's passes, corrects predictions by the ranks' medians, and proposes
+// changes and trials that ranks then vote on.
 #include "src/route/learner.h"
 
 #include <algorithm>
@@ -13,21 +15,22 @@ namespace {
 constexpr int kLeastSamples = 4;
 // The first passes after a change are not measured: memory is touched, plans are made.
 constexpr int kWarmUp = 2, kTrialWarmUp = 1;
-// A schedule must take so much less to be changed to: where a period has measured it, and where a
-// trial has or none; after each change so many times as much, until it is forgiven after so many
-// periods. So noise ends by itself. And no less than periods differ by, so many times.
+// A change needs this gain: kSureGain where a period has measured the schedule, kGain where only a
+// trial has or nothing has. Each change multiplies it by kGrowth, up to kMostGain, and is forgiven
+// after kForgiven periods. So noise ends by itself. The gain is also at least kSpreads times what
+// periods differ by.
 constexpr double kSureGain = 0.03, kGain = 0.05, kGrowth = 1.5, kMostGain = 0.5, kSpreads = 2;
 constexpr int kForgiven = 256;
 constexpr int kPeriodsToLead = 2;
-// A profile is right while what was measured is within that factor of what it predicts; and right
-// again within the other.
+// A profile is right while measured times are within the factor kRight of predicted ones, and right
+// again within kRightAgain. Local work beyond kFarOff is corrected all the same.
 constexpr double kRight = 1.2, kRightAgain = 1.1, kFarOff = 2;
-// Beyond that factor, in kStrayPeriods, what others took was in other times: what is left of it is
-// how far they were off their predictions.
+// Where times stray beyond this factor for kStrayPeriods, what other schedules took is out of date.
+// Only by how much they were off their predictions is kept.
 constexpr double kStray = 1.3;
 constexpr int kStrayPeriods = 2;
-// What should take so much longer than the current one is not tried; and in a trial it may take so
-// much longer than it should.
+// A schedule that should take more than kTried times as long as the current one is not tried. The
+// time allowed for a trial is kWorst times what it should take.
 constexpr double kTried = 1.5, kWorst = 2;
 
 bool within(double a, double b, double factor) { return a < b * factor && b < a * factor; }
@@ -82,7 +85,8 @@ void Learner::record(std::size_t alternative, Pass pass,
                                      static_cast<std::ptrdiff_t>(nanoseconds.size()) * count++);
 }
 
-// Of each pass a 1 for enough samples, then the median of each number, of two samples the lower.
+// Writes for each pass a 1 where samples are enough, then the median of each number, of two samples
+// the lower.
 void Learner::writeBlock(std::size_t alternative, Samples& samples, int least,
                          std::span<std::int64_t> block) {
   std::size_t at = 0;
@@ -131,7 +135,7 @@ void Learner::write(std::span<std::int64_t> mine) {
   asked_ = proposed_.has_value();
   if (asked_) {
     const std::size_t vote = 2 * block_ + *proposed_ + (proposesTrial_ ? alternatives_.size() : 0);
-    // Who is not ready says so louder than all others can speak.
+    // One rank that is not ready outweighs all others.
     mine[vote] = ready_ ? 1 : -ranks_;
   }
   proposed_.reset();
@@ -160,7 +164,7 @@ void Learner::readTrial(std::span<const std::int64_t> block) {
   evidence_[trial_] = std::move(evidence);
 }
 
-// Of the current one, in a whole period.
+// Takes in what the current one took in a whole period.
 void Learner::note(const Evidence& now) {
   Evidence& known = evidence_[current_];
   const bool strays = known.sure && !within(now.seconds, known.seconds, kStray);
@@ -249,9 +253,9 @@ void Learner::correct() {
           observations.push_back({phase.predicted, seconds, seconds / evidence_[i].seconds});
       }
   }
-  // What a phase takes is in part the wait for others. So a profile whose sum is right is believed,
-  // but about local work that is far off; else local work is what it was measured to be, and where
-  // the sum is wrong then, too, links are.
+  // A phase's time is in part the wait for others. So a profile whose sum is right is believed,
+  // except about local work that is far off. Else local work is what it was measured to be. Where
+  // the sum is wrong even then, links are corrected too.
   const Alternative& current = alternatives_[current_];
   const Evidence& now = evidence_[current_];
   const double factor = corrected_ ? kRightAgain : kRight;
@@ -290,7 +294,7 @@ Learner::Index Learner::faster() const {
   Index best;
   for (std::size_t i = 0; i < alternatives_.size(); ++i) {
     if (i == current_ || forbidden_[i] != 0) continue;
-    // Where a profile's sum is right a trial must show that it is wrong about another.
+    // A trial must show that a profile whose sum is right is wrong about another schedule.
     if (believed_ && !evidence_[i].there()) continue;
     const double gain = std::min(
         kMostGain, std::max(growth * (evidence_[i].sure ? kSureGain : kGain), kSpreads * spread_));

@@ -44,26 +44,26 @@ class Learner {
 
   // A step begins. True: a period is over, so apply (unless nothing was written) and write follow.
   bool begin();
-  // What a pass took, as PassRun::times.
+  // Takes in what a pass took, as PassRun::times has it.
   void record(std::size_t alternative, Pass pass, std::span<const std::int64_t> nanoseconds);
 
   // How many numbers ranks add up.
   std::size_t size() const { return 2 * block_ + 2 * alternatives_.size(); }
-  // What all ranks wrote last, added up. True: the layer changes; why() says it.
+  // Takes in what all ranks wrote last, added up. True: the layer changes; why() says why.
   bool apply(std::span<const std::int64_t> sums);
   // One that the layer should make ready now, before it writes; nothing: none.
   std::optional<std::size_t> wanted() const { return proposed_; }
   void setReady(bool ready) { ready_ = ready; }
-  // Of this rank.
+  // Writes this rank's numbers.
   void write(std::span<std::int64_t> mine);
   // It is not taken any more. The same on all ranks.
   void forbid(std::size_t alternative) { forbidden_[alternative] = 1; }
   // Changes to that one at once; what was tried, voted or written is void. The same on all ranks.
   void settle(std::size_t alternative);
 
-  // Of the last change, for people.
+  // The reason of the last change, for people.
   const std::string& why() const { return why_; }
-  // What has been learned, for people.
+  // Explains what has been learned, for people.
   std::string explain() const;
   // The same as text, and back. Throws Error (InvalidArgument) where the text is no such, or of
   // other alternatives. The same text on all ranks.
@@ -91,7 +91,7 @@ class Learner {
     std::array<int, 2> count{}, skip{};
   };
 
-  // Of the numbers of a pass of the alternative; 0: it has no such pass.
+  // How many numbers a pass of the alternative has; 0: it has no such pass.
   std::size_t rows(std::size_t alternative, std::size_t pass) const {
     const auto& phases = alternatives_[alternative].phases[pass];
     return phases.empty() ? 0 : phases.size() + 1;
@@ -142,9 +142,10 @@ class Learner {
   std::string why_;
 };
 
-// Of how many tokens what save() gave is. Throws Error (InvalidArgument).
+// The number of tokens for which save() gave the text. Throws Error (InvalidArgument).
 std::int64_t tokensIn(std::string_view text);
-// The schedule of what save() gave, or restore() would throw, of a layer that does not learn.
+// The schedule that a text of save() names, for a layer that does not learn. Throws as restore()
+// does.
 std::string choiceIn(std::string_view text, const std::string& layer);
 
 }  // namespace moeccl

@@ -1,3 +1,5 @@
+// Adds up the learner's numbers of all ranks by an all-reduce once in a period, and logs changes on
+// rank 0.
 #include "src/route/learning.h"
 
 #include <utility>

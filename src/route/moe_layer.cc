@@ -1,3 +1,5 @@
+// Runs the passes of a layer: chooses its schedule, has the experts computed where a pass stops,
+// keeps statistics of the batch, and saves and restores what was learned.
 #include "src/route/moe_layer.h"
 
 #include <algorithm>
@@ -29,7 +31,7 @@ bool severalNodes(const Groups& groups) {
 LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSchedule_t requested,
                        bool onGpu) {
   const LayerShape shape = layerShape(config, requested, groups.shape);  // says what is wrong
-  // What counts and a routing make the host wait for on GPUs no prediction knows.
+  // No prediction knows for how long counts and a routing make the host wait on GPUs.
   if (onGpu && config.chunks == 0 && shape.dropless) config.chunks = 1;
   if (onGpu && config.tokenRouting == 0 && shape.dropless) config.tokenRouting = -1;
   const bool cuts = requested != moecclScheduleAuto && config.chunks == 0 &&
@@ -199,7 +201,7 @@ void MoeLayer::runExperts(Running& running, moecclStream_t stream) {
   }
 }
 
-// What is queued belongs to the pass all the same, and the next one comes after it.
+// Queued work belongs to the pass all the same, and the next pass comes after it.
 void MoeLayer::abandon(schedules::PassRun& pass, moecclStream_t stream) {
   try {
     pass.abandon();

@@ -28,12 +28,12 @@ class MoeLayer {
   MoeLayer(const MoeLayer&) = delete;
   MoeLayer& operator=(const MoeLayer&) = delete;
 
-  // What passes that route tokens copy. Of a layer that may have such, before its first pass:
-  // collective over the grid.
+  // Passes may route tokens where mayRoute() says so. Then makeRoute() makes the route that they
+  // use, before the first pass. It is collective over the grid.
   bool mayRoute() const;
   void makeRoute();
 
-  // Of the next Forward, but where that is the one that changes.
+  // The shape of the next Forward, unless that is the one that changes it.
   const LayerShape& shape() const { return running_[now_]->shape; }
   const Groups& groups() const { return groups_; }
 
@@ -53,7 +53,7 @@ class MoeLayer {
 
   // Whether there has been a forward, and the last one did not fail.
   bool hasStats() const { return hasStats_; }
-  // Of that; waits for it.
+  // The statistics of the last forward; waits for it.
   const BatchStats& stats();
 
   // As moecclMoeLayerExplainChoice and SaveChoice.
@@ -63,7 +63,7 @@ class MoeLayer {
   std::function<void()> restoreChoice(std::string_view text);
 
  private:
-  // Before a pass: what its work goes on.
+  // Gets ready for a pass. Returns the stream that its work goes on.
   moecclStream_t begin(moecclStream_t stream);
   // A pass: start(stream) starts it, end(stream) is what follows it.
   template <typename Start, typename End>
@@ -81,7 +81,7 @@ class MoeLayer {
   // A forward pass begins: with learning the layer may change here.
   Running& beginStep();
   void dropUnused();
-  // Of a choice that was saved.
+  // The shape that a saved choice names.
   LayerShape shapeNamed(const std::string& name) const;
   void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
 

@@ -24,7 +24,7 @@ std::int64_t PassRun::tokensOf(const Table& it) const {
   return sizes_.tokensOf(it, groups_.mp.rank);
 }
 
-// Of what lies in the table that is split there is nothing to do.
+// A part that lies in the table that is split needs no copy.
 void PassRun::split(const Phase& phase) {
   const int from = phase.reads[0], to = phase.writes[0];
   void* const target = at(to);

@@ -1,3 +1,5 @@
+// Lists the algorithms that a route may take and prices them by all ranks' counts of rows. Latency
+// mode chooses once, by the counts of choices drawn at random.
 #include "src/route/route_choice.h"
 
 #include <algorithm>

@@ -20,7 +20,7 @@ struct RouteCandidate {
 // At least one.
 std::vector<RouteCandidate> candidatesOf(const RouteShape& shape, const Topology& topology,
                                          int rank);
-// What the tokens of a rank on node `own` make.
+// The counts of rows that the tokens of a rank on node `own` make.
 RouteCounts countsOf(const routes::Home& home, int nodes, int own);
 const RouteCandidate& cheapest(std::span<const RouteCandidate> candidates,
                                const RoutePrices& prices, const Topology& topology,

@@ -1,3 +1,5 @@
+// Makes passes of a route, hands out those that have ended again, and adds up the loads of all. An
+// open pass keeps its route alive.
 #include "src/route/route_handles.h"
 
 #include <algorithm>

@@ -34,11 +34,11 @@ struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
   // Any thread may end a pass. The last one of a route that is destroyed ends that too.
   static void end(moecclRoutePass& pass);
 
-  // That a pass can bring; -1: any number.
+  // The most rows that a pass can bring; -1: any number.
   std::int64_t maxRows() const {
     return shape.latency ? passes_[0]->pass->roomForRows() : shape.maxRows > 0 ? shape.maxRows : -1;
   }
-  // Of all passes, as RoutePass says.
+  // The loads of all passes, as RoutePass says.
   std::vector<std::int64_t> loads(moeccl::Communicator& communicator) const;
   void forgetLoads(moeccl::Communicator& communicator);
 
@@ -47,7 +47,8 @@ struct moecclRoute : std::enable_shared_from_this<moecclRoute> {
   const moeccl::RoutePrices prices;
   const std::unique_ptr<moeccl::RouteSchedules> schedules;
   const int rank;
-  // What Begin was given, on the host; the second as RouteShape::weightBytes.
+  // The experts and weights that Begin was given, on the host; a weight has
+  // RouteShape::weightBytes.
   std::vector<std::int32_t> experts;
   std::vector<std::byte> weights;
   const char* lastAlgorithm = nullptr;  // of the last Begin

@@ -1,3 +1,4 @@
+// Makes the kind of pass that a route's shape asks for.
 #include "src/route/route_pass.h"
 
 #include "src/route/gpu_latency_pass.h"

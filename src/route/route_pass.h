@@ -44,7 +44,7 @@ class RoutePass {
   // Whether begin() is given choices and weights that are the GPU's, in the order of the stream;
   // else they are the host's.
   virtual bool beginsOnGpu() const { return false; }
-  // What each rank tells each other in begin(); 0: nothing.
+  // Bytes that each rank tells each other in begin(); 0: nothing.
   virtual std::size_t countBytes() const { return 0; }
   virtual void begin(Communicator& communicator, const Routing& routing, void* stream) = 0;
   // The functions below: after begin().
@@ -64,10 +64,11 @@ class RoutePass {
   // By row, of rows by token [choices] each; nullptr where weights do not travel, or are not the
   // host's.
   virtual const float* rowWeights() const { return nullptr; }
-  // Of rows by token, [choices] each: the number of an expert of this rank, or -1; else nullptr.
+  // The numbers of this rank's experts, or -1, [choices] for each row by token. nullptr where rows
+  // are not by token.
   virtual const std::int32_t* rowExperts() const { return nullptr; }
   virtual std::int64_t tokens() const = 0;
-  // What brings the rows; a literal's.
+  // The name of what brings the rows, a literal.
   virtual const char* algorithmName() const = 0;
 
   virtual void dispatch(Communicator& communicator, const void* tokens, void* rows,
@@ -82,8 +83,8 @@ class RoutePass {
   virtual void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                              float* weightGradients, void* stream);
 
-  // Of this rank: its choices of each expert, and behind them the rows that came to it; since
-  // forgetLoads().
+  // This rank's loads since forgetLoads(): its choices of each expert, and behind them the rows
+  // that came to it.
   virtual std::vector<std::int64_t> loads(Communicator&) const { return loads_.counts(); }
   virtual void forgetLoads(Communicator&) { loads_.forget(); }
 

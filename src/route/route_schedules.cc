@@ -1,3 +1,5 @@
+// Chooses a schedule for each number of tokens, by prediction, by what was learned or by what was
+// restored, and explains and saves the choice.
 #include "src/route/route_schedules.h"
 
 #include <algorithm>
@@ -72,7 +74,7 @@ moecclMoeConfig_t RouteSchedules::configOf(std::int64_t tokens) const {
   config.training = shape_.training ? 1 : 0;
   config.learn = shape_.learn ? 1 : 0;
   config.chunks = 1;
-  // What a routing makes the host wait for on GPUs no prediction knows.
+  // No prediction knows for how long a routing makes the host wait on GPUs.
   if (device_ >= 0 && config.dropless == 1) config.tokenRouting = -1;
   return config;
 }
@@ -115,7 +117,7 @@ ScheduleChoice RouteSchedules::predicted(std::int64_t tokens) const {
   throw Error(moecclInternalError, "no schedule serves the route");
 }
 
-// Of a route whose schedule is automatic; null: it has no other to choose.
+// The learning of a route whose schedule is automatic; null: it has no other to choose.
 std::shared_ptr<Learning> RouteSchedules::learningFor(std::int64_t tokens,
                                                       const ScheduleChoice& first) const {
   std::vector<LayerModel::Candidate> all = candidates_(configOf(tokens));
@@ -126,7 +128,7 @@ std::shared_ptr<Learning> RouteSchedules::learningFor(std::int64_t tokens,
   return learningOf(groups_, *compute_, configOf(tokens), shapeOf(tokens, first), std::move(all));
 }
 
-// Each choice once.
+// Logs each choice once.
 void RouteSchedules::tell() const {
   if (groups_.world.rank != 0 || !logs(LogLevel::info)) return;
   const std::string text = explanation();
@@ -174,7 +176,7 @@ std::string RouteSchedules::explain() const {
   return kept_ ? "runs under " + nameOf(*kept_) + ", which was restored\n" + text : text;
 }
 
-// Of the last Begin, as predictions say.
+// Explains the schedule of the last Begin, as predictions say.
 std::string RouteSchedules::explanation() const {
   const moecclMoeConfig_t config = configOf(bucketOf(last_));
   const LayerQuery query(groups_.grid, config);

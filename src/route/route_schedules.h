@@ -39,13 +39,13 @@ class RouteSchedules {
   RouteSchedules(moecclGrid_t grid, const RouteShape& shape, int device, Candidates candidates);
   ~RouteSchedules();
 
-  // What passes that route tokens copy. Of a route that may have such, before its first pass:
-  // collective over the grid.
+  // Passes may route tokens where mayRoute() says so. Then makeRoute() makes the route that they
+  // use, before the first pass. It is collective over the grid.
   bool mayRoute() const;
   void makeRoute();
 
-  // A Begin, the same on all ranks: the largest number of tokens. What the pass runs under, and
-  // whether it is timed. Throws Error.
+  // A Begin, with the largest number of tokens of all ranks, so that all choose alike. Returns what
+  // the pass runs under, and whether it is timed. Throws Error.
   struct Begun {
     ScheduleChoice choice;
     std::optional<std::size_t> alternative;  // to be timed
@@ -53,7 +53,7 @@ class RouteSchedules {
   Begun begin(std::int64_t tokens);
   void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
 
-  // As of a layer with so many tokens.
+  // The shape of a layer with so many tokens under that choice.
   LayerShape shapeOf(std::int64_t tokens, const ScheduleChoice& choice) const;
   std::string explain() const;
   std::string save() const;

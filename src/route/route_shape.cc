@@ -1,3 +1,5 @@
+// Computes the bytes of a route's rows: as a dispatch takes them, as they are sent, and as a
+// combine does.
 #include "src/route/route_shape.h"
 
 #include "kernels/quantise.h"

@@ -22,14 +22,14 @@ struct RouteShape {
   bool latency;
   std::vector<std::int64_t> buckets;  // ascending; latency mode on GPUs
 
-  // Of routes with a schedule, as in the config.
+  // Fields of routes with a schedule, as in the config.
   bool scheduled = false;
   moecclSchedule_t schedule = moecclScheduleAuto;  // auto: by price
   double capacityFactor = 0;
   std::int64_t capacityGroups = 0, minCapacity = 0, expertElements = 0;
   bool sharedTokens = false, training = false, learn = false;
 
-  // Of those without one, as in the config.
+  // Fields of routes without a schedule, as in the config.
   bool rowsByToken = false;
   std::int64_t maxRows = 0, alignment = 1;
   moecclDataType_t wire = static_cast<moecclDataType_t>(0);

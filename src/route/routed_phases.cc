@@ -18,7 +18,7 @@ Route routeFor(const Groups& groups, int experts, int choices, std::int64_t embe
   return Route(made);
 }
 
-// Of the chunk of a phase of token routing, by the counts that bind its rows.
+// The routing of a phase's chunk, found by the counts that bind its rows.
 PassRun::Routed& PassRun::routed(const Phase& phase) {
   const int counts = phase.kind == Kind::route ? phase.writes[0] : phase.reads.back();
   return routed_[static_cast<std::size_t>(table(counts).chunk)];

@@ -48,7 +48,7 @@ class GivenCompute : public RowCompute {
 
   // Must not outlive this.
   virtual std::unique_ptr<GivenRouter> router(const RowShape& shape) = 0;
-  // Of GPUs: makes one the thread's current; returns which was. Throws Error.
+  // On GPUs, makes a device the thread's current one; returns which was. Throws Error.
   virtual int exchangeDevice(int device) { return device; }
   // to [count] = from [count], gradients of weights as its routers give them: float64 of float64,
   // else float32.

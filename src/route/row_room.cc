@@ -1,3 +1,5 @@
+// Finds by bisection the most whole units that everybody can have, and gives what is left to the
+// first who want more.
 #include "src/route/row_room.h"
 
 #include <algorithm>

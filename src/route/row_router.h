@@ -66,7 +66,7 @@ struct GivenRows {
 
 class GivenRouter : public RowRouter {
  public:
-  // What follows is of these, which must live as long.
+  // All calls that follow are about these choices, which must live as long.
   virtual void set(const GivenRows& rows, moecclStream_t stream) = 0;
 };
 

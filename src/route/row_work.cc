@@ -1,3 +1,4 @@
+// Moves the rows of a pass by its routers, forward and backward: to places, or to runs by expert.
 #include "src/route/row_work.h"
 
 #include <algorithm>

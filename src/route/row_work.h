@@ -37,7 +37,8 @@ class RowWork : public schedules::Work {
  protected:
   // By chunk, and of each by ESP rank where there are batches.
   void setRouters(std::vector<RowRouter*> routers);
-  // Of how many chunks, with batches of all ESP ranks or one, of how many tokens with padding.
+  // How gates take tokens: in how many chunks, with the batches of all ESP ranks or one, and how
+  // many tokens with padding.
   int chunks() const { return chunks_; }
   bool ofBatches() const { return ofBatches_; }
   int routersOfChunk() const { return ofBatches_ ? groups_.esp.ranks : 1; }
@@ -46,9 +47,9 @@ class RowWork : public schedules::Work {
   const LayerShape& shape() const { return shape_; }
   const schedules::Sizes& sizes() const { return sizes_; }
   const Groups& groups() const { return groups_; }
-  // Of the table of routing of one chunk, or of the own batch.
+  // The router of a chunk's table of routing; where there are several batches, that of the own one.
   RowRouter& routerOf(const schedules::Table& routing);
-  // Where the list of each router of a table's chunk begins with each expert, [experts + 1].
+  // For each router of a table's chunk, where each expert begins in its list, [experts + 1].
   std::span<const std::int64_t*> beginsOf(const schedules::Table& table) {
     return ofChunk(std::span(begins_), table);
   }
@@ -57,7 +58,7 @@ class RowWork : public schedules::Work {
     const auto each = static_cast<std::size_t>(routersOfChunk());
     return all.subspan(static_cast<std::size_t>(table.chunk) * each, each);
   }
-  // In a table of counts.
+  // The number of batches in a table of counts.
   int batchesOf(const schedules::Table& table) const;
   // Once lists have been made.
   void setKept();

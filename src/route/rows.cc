@@ -1,3 +1,5 @@
+// Keeps counts of rows by position, shard and expert, and finds where each run of rows begins in
+// the order that a table's shape gives.
 #include "src/route/rows.h"
 
 #include <algorithm>

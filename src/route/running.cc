@@ -1,3 +1,5 @@
+// Sets up what a layer needs to run under one schedule: the schedules of both passes, their sizes,
+// the executor, and room for the rows of experts.
 #include "src/route/running.h"
 
 #include <algorithm>

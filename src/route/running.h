@@ -19,7 +19,7 @@ class Running {
   Running& operator=(const Running&) = delete;
 
   Compute& compute() { return *compute_; }
-  // What passes copy, where they route tokens.
+  // Sets the route that passes use where they route tokens.
   void setRoute(moecclRoute_t route) { executor_.setRoute(route); }
 
   const LayerShape shape;

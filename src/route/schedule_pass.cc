@@ -1,3 +1,6 @@
+// Begins a pass under a schedule: ranks agree on the largest number of tokens, set up the schedule,
+// and exchange choices with their groups. Calls then run its phases up to the experts, or behind
+// them.
 #include "src/route/schedule_pass.h"
 
 #include <algorithm>
@@ -70,8 +73,8 @@ struct SchedulePass::Setup {
 
   const ScheduleChoice choice;
   const std::int64_t largest;
-  // Of the tokens that the schedule sees, with the places that the largest takes; and of the MP
-  // group's own.
+  // The shape of the tokens that the schedule sees, with the places that the largest number takes;
+  // and that of the MP group's own tokens.
   const LayerShape shape, own;
   const schedules::Schedule forward;
   const std::optional<schedules::Schedule> backward;
@@ -199,7 +202,8 @@ GivenChoices SchedulePass::unpacked(const std::vector<std::byte>& bytes) const {
   return choices;
 }
 
-// Of what ranks of an MP group bring, that counts which the owner of a token brings.
+// Ranks of an MP group bring the same tokens. For each token the choices count that its owner
+// brings, and those are gathered here.
 void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) const {
   const Groups& groups = schedules_.groups();
   const LayerShape& own = setup_->own;
@@ -232,7 +236,7 @@ void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) co
   }
 }
 
-// Those of the ESP group, by its ranks.
+// The choices of all ranks of the ESP group, by its ranks.
 std::vector<GivenChoices> SchedulePass::gatherBatches(Communicator& communicator,
                                                       const GivenChoices& own) const {
   const Groups& groups = schedules_.groups();
@@ -386,7 +390,7 @@ void SchedulePass::combine(Communicator& communicator, const void* rows, void* o
 void SchedulePass::combineBackward(Communicator& communicator, const void* outputGradients,
                                    const void* rows, void* rowGradients, void* weightGradients,
                                    void* stream) {
-  // What came back is kept for the gradients of weights.
+  // The rows that came back are kept for the gradients of weights.
   if (shape_.weighs() && !combined_)
     throw Error(moecclInvalidUsage,
                 "the pass has had no moecclPassCombine, whose gradient this is; call that first");

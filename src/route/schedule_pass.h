@@ -39,7 +39,7 @@ class SchedulePass final : public RoutePass {
 
   std::int64_t agree(Communicator& communicator, const Routing& routing);
   void requireShared(const std::vector<std::int32_t>& tokensOf) const;
-  // Of a pass of so many tokens, where the largest has so many.
+  // Sets up a pass of tokens_ tokens, where `largest` is the largest number of all ranks.
   void setUp(std::int64_t largest, const ScheduleChoice& choice);
   std::vector<ScheduleWork::Given> given(Communicator& communicator, const Routing& routing);
   GivenChoices choicesOf(const Routing& routing, std::int64_t first, std::int64_t count) const;

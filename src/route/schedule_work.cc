@@ -1,3 +1,5 @@
+// Sets a pass's routers to the choices that the caller gives, with places and lists made of them,
+// and brings the gradients of their weights back to the caller.
 #include "src/route/schedule_work.h"
 
 #include <algorithm>
@@ -82,7 +84,7 @@ void ScheduleWork::set(std::vector<Given> given, std::int64_t first, std::int64_
       ++dropped_;
 }
 
-// The choices are there; what is told of them are the counts of rows.
+// The choices are there already: only the counts of rows are told.
 void ScheduleWork::gate(const Step& step) {
   if (step.writes.size() < 3 || step.writes[2] == nullptr) return;
   const Table& counts = step.written(2);

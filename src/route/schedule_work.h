@@ -54,7 +54,7 @@ class ScheduleWork final : public RowWork {
   void addGradients(schedules::Dim, const void*, moecclStream_t) override {}
 
  private:
-  // Of one router, with what follows from it.
+  // The choices of one router, with what follows from them.
   struct Tables {
     Given given;
     std::vector<std::int64_t> slots, used, begins, listed;

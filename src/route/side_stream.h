@@ -23,9 +23,9 @@ class SideStream {
  public:
   virtual ~SideStream() = default;
   virtual moecclStream_t get() const = 0;
-  // What is queued here from now on comes after what is on the pass's stream now.
+  // Work that is queued here from now on comes after what is on the pass's stream now.
   virtual void follow(moecclStream_t pass) = 0;
-  // What the pass computes from now on comes after what is queued here.
+  // Work that the pass computes from now on comes after what is queued here.
   virtual moecclResult_t join(moecclStream_t pass) = 0;
   // Lets exchanges advance, where nothing else does. What fails is found by join.
   virtual void progress() {}

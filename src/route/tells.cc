@@ -1,3 +1,5 @@
+// Exchanges blocks of equal size among all ranks: by an all-to-all on hosts, by single messages on
+// GPUs.
 #include "src/route/tells.h"
 
 #include <cstring>

@@ -1,3 +1,5 @@
+// Begins a pass in throughput mode: ranks tell each other their counts, choose an algorithm, and
+// send lists of rows by way of the relays. Calls run the plans that follow from these.
 #include "src/route/throughput_pass.h"
 
 #include <algorithm>
@@ -23,8 +25,8 @@ using routes::Relay;
 using routes::RouteAlgorithm;
 using routes::RowList;
 
-// What a rank tells each other rank at first: what its tokens make, and how many entries of rows it
-// will send to that rank, by candidate.
+// A rank first tells each other rank its counts of rows, and how many entries of rows it will send
+// to that rank, by candidate.
 constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
 // Instead of a number of tokens: the rank's routing is wrong.
 constexpr std::int32_t kWrong = -1;
@@ -33,7 +35,8 @@ std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& a
   return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
 }
 
-// Ranks that begin passes of different routes have different ones. Short: errors have two.
+// The name of a Begin, which differs on ranks that begin passes of different routes. It is short
+// because errors name two.
 std::string beginNameOf(const RouteShape& shape) {
   static constexpr const char* kWeights[] = {", weighted, ", ", weights with rows, ", ", "};
   return "a route's Begin of " + std::to_string(shape.choices) + " of " +
@@ -69,7 +72,7 @@ struct ThroughputPass::State {
 struct ThroughputPass::Plans {
   std::shared_ptr<CachedPlan> dispatch, combine, back;
   std::vector<float> weights;  // that combine's scratch has
-  // Of the routing before: its plans' memory.
+  // The plans of the routing before, for their memory.
   std::shared_ptr<CachedPlan> oldDispatch, oldCombine, oldBack;
 };
 
@@ -183,7 +186,7 @@ std::vector<std::byte> ThroughputPass::packed(const RowList& list) const {
   return bytes;
 }
 
-// Of a list of so many sources that comes from a rank; none from this one.
+// Room for a list of so many sources that comes from a rank; none where that is this rank.
 std::vector<std::byte> ThroughputPass::roomFor(int from, int chunks, int sources,
                                                const std::vector<std::int32_t>& entriesFrom) const {
   if (from == rank_) return {};

@@ -36,8 +36,8 @@ class ThroughputPass final : public RoutePass {
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
 
-  // Where config.maxRows bounds what comes: what begin() was given, -1 where there was no room,
-  // [tokens][choices], until the next.
+  // The choices that begin() was given, [tokens][choices], -1 where config.maxRows left no room.
+  // Valid until the next begin().
   const std::vector<std::int32_t>& admitted() const { return admitted_; }
   // Rows of any size, one for each token, to where the tokens' go.
   void carry(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
@@ -81,7 +81,7 @@ class ThroughputPass final : public RoutePass {
   Call dispatching(const void* tokens, void* rows, std::size_t rowBytes,
                    const std::shared_ptr<const PlanName>& inside);
   Call combining(const void* rows, void* output, std::size_t rowBytes, moecclDataType_t datatype);
-  // Of numbers of rows to those of choices.
+  // A call that brings a number for each row back to the row's choice.
   Call returning(const float* ofRows, void* ofChoices);
 
   const Topology topology_;

@@ -1,3 +1,5 @@
+// Turns choices of experts into choices of positions for a throughput pass, and sends the experts
+// and weights of each token behind its row.
 #include "src/route/token_rows_pass.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 namespace moeccl {
 namespace {
 
-// What goes with a row for each choice of its token.
+// One choice of a token, as it goes with the token's row.
 struct Choice {
   std::int32_t expert;
   float weight;

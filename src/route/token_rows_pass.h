@@ -47,7 +47,7 @@ class TokenRowsPass final : public RoutePass {
                      float* weightGradients, void* stream) override;
 
  private:
-  // Of the rows that have come, [rows][choices].
+  // The choices of the rows that have come, [rows][choices].
   struct RowChoices {
     std::vector<std::int32_t> experts;
     std::vector<float> weights;

@@ -11,7 +11,7 @@ struct GateWeights {
   const double* bias = nullptr;
 };
 
-// Of the residual branch.
+// The weights of the residual branch.
 struct MlpWeights {
   const void* w1 = nullptr;
   const void* b1 = nullptr;

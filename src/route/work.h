@@ -27,7 +27,7 @@ struct Step {
   const Table& table(int index) const { return schedule.tables[static_cast<std::size_t>(index)]; }
 };
 
-// What the tokens of a rank chose, in the memory of its buffers: [tokens][k], expert -1: nothing
+// The choices of a rank's tokens, in the memory of its buffers: [tokens][k], expert -1: nothing
 // that is kept.
 struct Chosen {
   std::int64_t tokens;
@@ -57,8 +57,8 @@ class Work {
   virtual void combineBackward(const Step& step) = 0;
   virtual void residualBackward(const Step& step) = 0;
 
-  // Of kept choices that have one of the rank's own experts, by what the gate said: where each
-  // one's begin, [localExperts + 1], from 0 on.
+  // Where the kept choices of each of the rank's own experts begin, by what the gate said,
+  // [localExperts + 1], from 0 on.
   virtual std::span<const std::int64_t> keptBegins() = 0;
   // Where parts' sums lie, one after another.
   virtual double* sums() = 0;
