@@ -1,3 +1,5 @@
+// Finds, loads and saves the file of probed links. Its name holds 8 bytes of a hash of the
+// cluster's description; a file that is old, or of another fingerprint, is not used.
 #include "src/probe/cache.h"
 
 #include <array>

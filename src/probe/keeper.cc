@@ -1,3 +1,5 @@
+// Describes the cluster of the job, looks for its links in the process and in the cache file, and
+// fits and keeps new ones in both.
 #include "src/probe/keeper.h"
 
 #include <unistd.h>
@@ -21,7 +23,7 @@
 namespace moeccl {
 namespace {
 
-// Of this process, by cluster.
+// The links that this process knows, by cluster.
 struct Memory {
   std::mutex mutex;
   std::map<std::string, Known> known;
@@ -31,7 +33,7 @@ struct Memory {
   }
 };
 
-// What chooses between the ways that UCX and NCCL know.
+// The variables that choose between the ways that UCX and NCCL know.
 std::string transportVariables() {
   std::vector<std::string> all;
   for (char** variable = environ; *variable != nullptr; ++variable)

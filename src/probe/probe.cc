@@ -1,3 +1,5 @@
+// Times all-to-alls and all-gathers of a few sizes within a budget that all ranks agree on. Rank 0
+// has links fitted to the times, and tells the others.
 #include "src/probe/probe.h"
 
 #include <algorithm>
@@ -27,19 +29,19 @@ namespace {
 
 std::atomic<TimePoint (*)()> timeOfProbes{&Clock::now};
 
-// Of a rank's block. Small ones tell latencies, large ones bandwidths.
+// Bytes of a rank's block. Small ones tell latencies, large ones bandwidths.
 using Blocks = std::array<std::size_t, 5>;
 constexpr Blocks kHostBlocks = {64, 1 << 10, 4 << 10, 16 << 10, 64 << 10};
 constexpr Blocks kGpuBlocks = {256, 16 << 10, 256 << 10, 1 << 20, 4 << 20};
 // Copies that are timed: far beyond a processor's caches.
 constexpr std::size_t kCopied = std::size_t{1} << 20;
 constexpr int kCopies = 4;
-// Buffers of a rank.
+// The most bytes of a rank's input, and of its output.
 constexpr std::size_t kMostOnHosts = std::size_t{8} << 20, kMostOnGpus = std::size_t{64} << 20;
-// Of one algorithm and size: repetitions, and the share of the budget that they may take.
+// Bounds for one algorithm and size: repetitions, and the share of the budget that they may take.
 constexpr int kMostRepetitions = 15;
 constexpr double kShare = 0.05;
-// A call that is expected to take more of what is left is not made.
+// A call that is expected to take a larger part of the time left is not made.
 constexpr double kMostOfRest = 0.4;
 
 struct Measured {
@@ -100,8 +102,8 @@ class Prober {
         onGpus_(communicator.device().has_value()),
         blocks_(onGpus_ ? kGpuBlocks : kHostBlocks) {}
 
-  // Times calls until the budget is spent. The same curves on all ranks; none where one of them has
-  // no memory for it.
+  // Times calls until the budget is spent. All ranks return the same curves, or none where one of
+  // them has no memory for it.
   std::vector<Curve> run() {
     if (!takeRoom()) return {};
     const Topology& topology = communicator_.topology();
@@ -120,7 +122,7 @@ class Prober {
     begun_ = probeTime();
     spent_ = agreed(0).second;
     if (!onGpus_) timeCopies();
-    // What a slow uplink hides: links in nodes by themselves.
+    // Links in nodes are measured by themselves, too, because a slow uplink hides them.
     if (std::optional<Candidate> inNodes = exchangeInNodes()) {
       for (std::size_t block : blocks_) measure(*inNodes, block, kProbeCallSeconds / 4);
       candidates.push_back(std::move(*inNodes));
@@ -137,7 +139,7 @@ class Prober {
     return curves;
   }
   TimePoint begun() const { return begun_; }
-  // Of a copy, per byte, where all ranks copy at once; 0: not measured.
+  // Seconds of a copy, per byte, where all ranks copy at once; 0: not measured.
   double copySeconds() const { return copySeconds_; }
 
  private:
@@ -200,7 +202,7 @@ class Prober {
         {}};
   }
 
-  // Of all ranks at once, as they are when they pack what they send.
+  // Times copies by all ranks at once, as ranks copy when they pack what they send.
   void timeCopies() {
     const std::size_t bytes = std::min(room_->bytes, kCopied);
     const TimePoint begun = probeTime();
@@ -226,7 +228,7 @@ class Prober {
     const Communicator::Reading part{&last, room_->output, 1};
     communicator_.read({&part, 1}, room_->stream);
   }
-  // What is not the call's.
+  // Times read() alone, which timed() takes off because it is not part of the call.
   void timeReading() {
     std::array<double, 3> times;
     for (double& time : times) {

@@ -1,3 +1,5 @@
+// Follows payloads op by op through the outputs and scratch blocks of all ranks. A cell holds one
+// payload, or the number of a sum; wrong content is reported where it is written.
 #include "src/verify/data.h"
 
 #include <algorithm>

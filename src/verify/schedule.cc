@@ -1,3 +1,5 @@
+// Runs both passes of a schedule on numbers of a field, and compares outputs, gate sums and
+// gradients with what the layer's function says they must be.
 #include "src/verify/schedule.h"
 
 #include <algorithm>
@@ -42,13 +44,13 @@ void requireFits(const Schedule& schedule, const RoutedLayer& layer) {
       "verify: a routing of other tokens");
 }
 
-// What the layer's function and its gradients are.
+// The layer's function and its gradients, computed straight from the choices of tokens.
 class Expected {
  public:
   Expected(const RoutedLayer& layer, bool residual)
       : layer_(layer), numbers_(layer), residual_(residual) {}
 
-  // Of all shards of an expert.
+  // The factors of all shards of an expert, added up.
   Number expert(int expert) const {
     Number sum;
     for (int shard = 0; shard < layer_.grid.esp; ++shard) sum += numbers_.shard(expert, shard);
@@ -102,7 +104,7 @@ class Expected {
     for (int token = 0; token < layer_.tokens; ++token) sum += numbers_.token(batch, token);
     return sum;
   }
-  // Of one expert's weights, the same for each shard.
+  // The gradient of one expert's weights, the same for each shard.
   Number expertGradient(int expert) const {
     Number sum;
     for (int batch = 0; batch < layer_.grid.mpGroups(); ++batch)
@@ -177,7 +179,7 @@ class Passes {
                    [&](int batch, int token) { return expected_.output(batch, token); });
   }
 
-  // What gates have summed up is whole on every rank.
+  // Whether the gates' sums are whole on every rank.
   bool sums() {
     const std::size_t before = wrong_.size();
     for (int rank = 0; rank < layer_.grid.ranks(); ++rank) {

@@ -1,3 +1,5 @@
+// Checks one pass of a schedule whatever the sizes: all that phases name exists, tables have one
+// writer unless they are sums, and every reader waits for what it reads.
 #include <algorithm>
 
 #include "src/verify/schedule.h"
@@ -38,7 +40,8 @@ class ScheduleOrderCheck {
   }
   bool before(std::size_t one, std::size_t other) const { return earlier_[other][one]; }
 
-  // What the phase names exists, and is as many as its kind has.
+  // Checks that the tables, phases and stream that the phase names exist, and that its kind may
+  // have that stream.
   void names(std::size_t index) {
     const Phase& phase = schedule_.phases[index];
     const std::string number = "phase " + std::to_string(index) + " (" + phase.name + ")";

@@ -1,3 +1,5 @@
+// Runs a pass phase by phase on the tables of all ranks, checks the shapes that phases write, and
+// carries out the exchanges. Phases of one rank are in schedule_local.cc and schedule_routes.cc.
 #include "src/verify/schedule_run.h"
 
 #include <algorithm>

@@ -62,7 +62,7 @@ class ScheduleRun {
   // nullptr: there is none.
   const Data* find(const std::string& name, int chunk, int rank) const;
   const schedules::Schedule& schedule() const { return schedule_; }
-  // What this rank's shard of one of its experts has gathered of gradients.
+  // The gradients that this rank's shard of one of its experts has gathered.
   Number shardGradient(int rank, int localExpert) const {
     return shardGradients_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(localExpert)];
   }

@@ -1,3 +1,5 @@
+// Runs the parts of the verifier one after another: shape, order, matching, then the three
+// machines. Each group of parts runs only where those before found nothing wrong.
 #include "src/verify/verify.h"
 
 #include <stdexcept>

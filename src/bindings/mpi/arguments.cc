@@ -1,3 +1,5 @@
+// Translates MPI's types and operators to moeccl's, and checks arguments by asking MPI itself.
+// Elements with gaps are packed and unpacked by MPI.
 #include "arguments.h"
 
 #include <algorithm>

@@ -33,7 +33,7 @@ std::ptrdiff_t extentOf(MPI_Datatype type);
 // One of MPI's own types, without gaps.
 bool isContiguous(MPI_Datatype type);
 
-// What a reduction needs. None: MPI reduces.
+// The type and the operator that a reduction needs. None: MPI reduces.
 std::optional<moecclDataType_t> typeOf(MPI_Datatype type);
 std::optional<moecclRedOp_t> operatorOf(MPI_Op op);
 // Sums and products of floats depend on the order of the terms.

@@ -1,3 +1,5 @@
+// Tells errors of arguments from others, refuses NULL as MPI would, and finds out why this rank
+// cannot make a call as it stands.
 #include "calls.h"
 
 #include <cstdio>

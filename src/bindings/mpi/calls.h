@@ -45,7 +45,7 @@ int refused(MPI_Comm comm, Theirs theirs) {
   return code;
 }
 
-// The same of an array or a buffer at NULL, which not every MPI looks for.
+// The same for an array or a buffer at NULL, which not every MPI looks for.
 int refusedNull(int code, const char* what, MPI_Comm comm);
 
 int rankOf(MPI_Comm comm);

@@ -1,3 +1,6 @@
+// Decides by MPI_Allreduce, at the fourth call and whenever calls have doubled, whether a
+// communicator of MPI's gets one of moeccl's. Timed trials then choose between moeccl and MPI, and
+// the report is printed here.
 #include "communicator.h"
 
 #include <algorithm>
@@ -18,7 +21,7 @@ namespace {
 constexpr unsigned kFirstServed = 4;
 // Communicators at once. Each has plans, and a number of 14 bits that is spent if it fails.
 constexpr int kMostServed = 256;
-// For others to learn that this rank has been refused a call, or to be refused the same.
+// Time for others to learn that this rank has been refused a call, or to be refused the same.
 constexpr std::int64_t kPatienceMs = 1000;
 // Its trials must show a gain beyond their noise.
 constexpr double kGain = 0.97;
@@ -169,7 +172,7 @@ int Communicator::fail(int code, const std::string& why, MPI_Comm comm) const {
   return code;
 }
 
-// Those who do make the call find another one in its place.
+// Ranks that do make the call find another one in its place.
 void Communicator::tellRefusal(MPI_Comm comm) {
   moecclCommSetTimeout(pair_.waiting, kPatienceMs);
   const moecclResult_t result = moecclBarrier(pair_.waiting, nullptr);

@@ -1,3 +1,5 @@
+// Opens moeccl's communicators for sets of ranks, and makes those of subsets out of them. After
+// each step ranks agree by MPI on whether it succeeded everywhere.
 #include "connections.h"
 
 #include <algorithm>
@@ -22,10 +24,10 @@ namespace {
 // Opening takes tens of milliseconds, and descriptors; so many calls, or bytes, are worth it.
 constexpr std::int64_t kCallsWorthIt = 30;
 constexpr std::size_t kBytesWorthIt = std::size_t{16} << 20;
-// In a process. The guide names the first.
+// Bounds for one process. The guide names the first.
 constexpr std::ptrdiff_t kMostOpen = 4;
 constexpr std::size_t kMostNoted = 64;
-// For all ranks to connect, once they have agreed to.
+// Time for all ranks to connect, once they have agreed to.
 constexpr std::int64_t kOpeningMs = 60'000;
 
 std::mutex mutex;
@@ -162,7 +164,7 @@ bool Connections::open(MPI_Comm comm, bool threads) {
   }
   const std::int64_t id = drawn(comm);
   const std::lock_guard lock(mutex);
-  // In the order of the communicator that they were made from.
+  // The ranks in the order of the communicator that the connections were made from.
   PMPI_Group_free(&ranks_);
   ranks_ = groupOf(comm);
   all_ = made;

@@ -24,7 +24,8 @@ struct Pair {
 
 class Connections {
  public:
-  // Of exactly the ranks of `comm`, noted when they are first asked for; nullptr: too many are.
+  // The connections of exactly the ranks of `comm`, noted when they are first asked for; nullptr:
+  // too many are noted already.
   static Connections* of(MPI_Comm comm);
   // The first that were opened between all ranks of `comm`; nullptr: none.
   static Connections* around(MPI_Comm comm);

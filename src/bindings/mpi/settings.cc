@@ -1,3 +1,5 @@
+// Reads the shim's environment variables, once. A value that means nothing turns the shim off, and
+// the first rank says so.
 #include "settings.h"
 
 #include <algorithm>
@@ -13,7 +15,7 @@ namespace {
 
 constexpr int kMostTrials = 1000;
 
-// Of the launcher; without one of these all ranks are.
+// Whether the launcher's variables call this rank 0. Without them every rank counts as the first.
 bool isFirstRank() {
   for (const char* const variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"})
     if (const char* const rank = std::getenv(variable)) return std::strcmp(rank, "0") == 0;

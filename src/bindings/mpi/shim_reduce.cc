@@ -15,7 +15,7 @@ struct Reduction {
   moecclRedOp_t op;
 };
 
-// What moeccl reduces as MPI does.
+// The type and the operator where moeccl reduces as MPI does.
 std::optional<Reduction> reductionOf(MPI_Datatype type, MPI_Op op) {
   const std::optional<moecclDataType_t> known = typeOf(type);
   const std::optional<moecclRedOp_t> with = operatorOf(op);
