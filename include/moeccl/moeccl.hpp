@@ -1,9 +1,10 @@
 // moeccl for C++17: owners of handles, exceptions, and element types instead of datatype codes.
-// Header only, over moeccl.h and route.h, whose comments say what each call does. get() is the
-// handle.
+// Header only, over moeccl.h, route.h and moe.h, whose comments say what each call does. get() is
+// the handle. Programs link moeccl; those with a MoeLayer link moeccl-moe instead.
 #ifndef MOECCL_MOECCL_HPP_
 #define MOECCL_MOECCL_HPP_
 
+#include <moeccl/moe.h>
 #include <moeccl/moeccl.h>
 #include <moeccl/route.h>
 
@@ -333,6 +334,21 @@ class RoutePass {
   std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, End> pass_;
 };
 
+namespace detail {
+
+// A text that the library hands out, without its final zero.
+template <typename Handle>
+std::string textOf(moecclResult_t (*ask)(Handle, char*, std::size_t*), Handle handle) {
+  std::size_t bytes = 0;
+  check(ask(handle, nullptr, &bytes));
+  std::string told(bytes, '\0');
+  check(ask(handle, told.data(), &bytes));
+  told.resize(bytes - 1);
+  return told;
+}
+
+}  // namespace detail
+
 // Brings rows to experts and back (moecclRouteCreate). The grid's communicator must outlive its
 // calls.
 class Route {
@@ -363,24 +379,81 @@ class Route {
     return RoutePass(made);
   }
   // Which schedule or algorithm the last pass took, and why.
-  std::string explain() const { return text(moecclRouteExplain); }
+  std::string explain() const { return detail::textOf(moecclRouteExplain, get()); }
   // The schedule, and what was learned, for a checkpoint.
-  std::string save() const { return text(moecclRouteSave); }
+  std::string save() const { return detail::textOf(moecclRouteSave, get()); }
   void restore(const std::string& saved) const { check(moecclRouteRestore(get(), saved.c_str())); }
 
  private:
-  std::string text(moecclResult_t (*ask)(moecclRoute_t, char*, std::size_t*)) const {
-    std::size_t bytes = 0;
-    check(ask(get(), nullptr, &bytes));
-    std::string told(bytes, '\0');
-    check(ask(get(), told.data(), &bytes));
-    told.resize(bytes - 1);  // without the final zero
-    return told;
-  }
   struct Destroy {
     void operator()(moecclRoute_t route) const noexcept { moecclRouteDestroy(route); }
   };
   std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, Destroy> route_;
+};
+
+// A layer with gate and experts of the library (moecclMoeLayerCreate). The grid must outlive it.
+// Weights, gradients and buffers are the caller's; moe.h has their shapes.
+class MoeLayer {
+ public:
+  MoeLayer(const Grid& grid, const moecclMoeConfig_t& config) {
+    moecclMoeLayer_t made = nullptr;
+    check(moecclMoeLayerCreate(grid.get(), &config, &made));
+    layer_.reset(made);
+  }
+  moecclMoeLayer_t get() const noexcept { return layer_.get(); }
+  // The caller's experts, and its part of them.
+  moecclMoeShapes_t shapes() const {
+    moecclMoeShapes_t shapes = MOECCL_MOE_SHAPES_INITIALIZER;
+    check(moecclMoeLayerGetShapes(get(), &shapes));
+    return shapes;
+  }
+  // Weights that forward() reads, and gradients that backward() adds to: valid until the next call
+  // of the same function, or the layer's end.
+  void setWeights(const moecclMoeWeights_t& weights) {
+    check(moecclMoeLayerSetWeights(get(), &weights));
+  }
+  void setGradients(const moecclMoeGradients_t& gradients) {
+    check(moecclMoeLayerSetGradients(get(), &gradients));
+  }
+  // The place of the next pass in the sequence of random numbers, the same on every rank.
+  void setStep(std::int64_t step) { check(moecclMoeLayerSetStep(get(), step)); }
+  void setFirstBatch(std::int64_t batch) { check(moecclMoeLayerSetFirstBatch(get(), batch)); }
+
+  // Buffers are [tokens][embedding] of config.datatype; the two of a call may be one.
+  void forward(const void* input, void* output, const Stream* stream = nullptr) const {
+    check(moecclMoeForward(get(), input, output, of(stream)));
+  }
+  // auxiliaryLossScale is the loss's gradient by the gate's auxiliary loss.
+  void backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
+                const Stream* stream = nullptr) const {
+    check(moecclMoeBackward(get(), outputGradient, auxiliaryLossScale, inputGradient, of(stream)));
+  }
+  // Balances the bias [experts] of a sigmoid gate.
+  void updateBias(double* bias, double speed) const {
+    check(moecclMoeUpdateBias(get(), bias, speed));
+  }
+  // Counts of the last forward(). Its arrays are the layer's, and valid until the next one.
+  moecclMoeStats_t stats() const {
+    moecclMoeStats_t stats = MOECCL_MOE_STATS_INITIALIZER;
+    check(moecclMoeGetStats(get(), &stats));
+    return stats;
+  }
+  // Which schedule the layer runs under, and why.
+  std::string explain() const { return detail::textOf(moecclMoeLayerExplainChoice, get()); }
+  // The schedule, and what was learned, for a checkpoint.
+  std::string save() const { return detail::textOf(moecclMoeLayerSaveChoice, get()); }
+  void restore(const std::string& saved) {
+    check(moecclMoeLayerRestoreChoice(get(), saved.c_str()));
+  }
+
+ private:
+  static moecclStream_t of(const Stream* stream) {
+    return stream == nullptr ? nullptr : stream->get();
+  }
+  struct Destroy {
+    void operator()(moecclMoeLayer_t layer) const noexcept { moecclMoeLayerDestroy(layer); }
+  };
+  std::unique_ptr<std::remove_pointer_t<moecclMoeLayer_t>, Destroy> layer_;
 };
 
 }  // namespace moeccl

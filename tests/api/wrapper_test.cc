@@ -1,26 +1,16 @@
-// moeccl.hpp: what its classes own, forward and throw.
+// moeccl.hpp: what its classes own, forward and throw. This program names no layer, and is linked
+// without libmoeccl-moe.
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <algorithm>
 #include <moeccl/moeccl.hpp>
-#include <thread>
+
+#include "tests/api/wrapper_ranks.h"
 
 namespace {
 
 using moeccl::Communicator;
-
-void asRanks(int ranks, const std::function<void(Communicator&)>& body) {
-  moecclUniqueId id;
-  moeccl::check(moecclGetUniqueId(&id));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      Communicator comm = Communicator::init(ranks, id, rank);
-      ASSERT_EQ(comm.rank(), rank);
-      body(comm);
-    });
-  for (std::thread& thread : threads) thread.join();
-}
+using moeccl::test::asRanks;
 
 TEST(Wrapper, ForwardsCollectivesOfEveryElementType) {
   asRanks(3, [](Communicator& comm) {
