@@ -178,6 +178,8 @@ class Readme(unittest.TestCase):
                 ({"include/moeccl/a.h": "/* A word" + " and\n * another" * 15 + ". */"}, "include/moeccl/a.h: a sentence has 32 words"),
                 ({"include/moeccl/a.h": "// A word.\n// Of\n// a word.\n"}, "a.h: a sentence hides what it is about"),
                 ({"docs/a.md": "Where dogs are, cats are not."}, "docs/a.md: a sentence hides what it is about"),
+                ({"docs/a.md": "One.\n\nOUTPUT_OF_IT2\n"}, "docs/a.md: this line is left from its making: OUTPUT_OF_IT2"),
+                ({"docs/a.md": "<<<<<<< HEAD\n| a |\n"}, "docs/a.md: this line is left from its making: <<<<<<< HEAD"),
                 ({"docs/a.md": "A profile.\n\n[EP](../README.md#words)"}, "docs/a.md: profile stands before"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist"),

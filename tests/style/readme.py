@@ -9,7 +9,8 @@ backquotes, names is there, and every heading that a link goes to; names that be
 header, or in a tool, whose JSON may have them.
 
 How pages and the comments of public headers are written: no sentence, and no cell of a table, has more than 30 words or
-begins with "Of", "What", "Where" or "The same"; questions may. A page that uses a word of README.md's list "Words" has a
+begins with "Of", "What", "Where" or "The same"; questions may. A page has no marks of a merge, and no line like OUTPUT_OF_THIS
+that stands for text to come. A page that uses a word of README.md's list "Words" has a
 link to the list no later than where it first does so.
 """
 import os
@@ -97,6 +98,11 @@ def check_sentences(path, text):
             yield f"{path}: a sentence hides what it is about: {' '.join(words[:8])} ..."
 
 
+def check_finished(path, text):
+    for line in re.findall(r"^(?:[<=>|]{7}(?: .*)?|[A-Z]+(?:_[A-Z0-9]+)+)$", text, re.MULTILINE):
+        yield f"{path}: this line is left from its making: {line}"
+
+
 def check_words(path, text):
     for paragraph in re.split(r"\n\s*\n", re.sub(r"`[^`\n]*`", "", text)):
         if "#words)" in paragraph:
@@ -149,6 +155,7 @@ def problems(root):
         if re.fullmatch(r"include/moeccl/.*", path):
             yield from check_sentences(path, comments(read(root, path)))
         if path.endswith(".md"):
+            yield from check_finished(path, read(root, path))
             yield from check_paths(root, path)
             yield from check_anchors(root, path)
             yield from check_programs(root, path)
