@@ -1,0 +1,212 @@
+#!/usr/bin/env python3
+"""Runs the commands of a page in their order, and compares what they print with what the page says.
+
+    pages_test.py --source DIR --build DIR PAGE     runs a page of the repository
+    pages_test.py --source DIR --build DIR --all    every command of every page is run by this test, or by one that NOT_HERE names, and
+                                                    tests that pages name are there
+
+Commands run in a folder of links to the repository's, where build/ is the build: what they write is gone at the end. Numbers of
+measured output may differ, and so may the lines of VARYING. SHORTER says which commands are made to take less time. Exit code 77
+where a page needs an emulated cluster and this machine permits none.
+"""
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:export |for |ninja |meson |mpirun |cc |c\+\+ |mpicxx |torchrun |pip |FUZZ_|"
+                     r"(?:~/|\./)\S|(?:build|perf|examples|tests|src|\.ci)/\S)")
+# By test; None where there is no place to run it. All lines of a block are of one kind, or the block says more than it runs.
+NOT_HERE = {
+    "the build, which is there": [r"meson setup build && ninja -C build$"],
+    "bare_debian.sh": [r"examples/quickstart\.sh", r"tests/run\.sh +#"],
+    "install_test.py": [r"meson setup build .* meson install", r"cc program\.c", r"mpicxx ", r"c\+\+ ", r"mpirun -np 4 \./"],
+    "guide_test.py of moeccl-mpi": [r"mpirun -np 16 moeccl-mpi "],
+    "tests/torch/run.sh": [r"torchrun ", r"~/moeccl-env/", r"src/bindings/torch/install\.sh ", r"pip install "],
+    "the tests of these programs": [r"build/tests/\S+ --gtest_list_tests"],
+    "table_parm_test.py": [r"perf/scripts/table_parm\.py$"],
+    "test_train.py": [r"build/examples/train/train .*teacher"],
+    "tests/run.sh and .ci/run": [r"tests/run\.sh ", r"FUZZ_SECONDS="],
+    # Of a schedule that the reader writes.
+    None: [r"build/perf/moeccl-plan --schedule S3$",
+           # These need a GPU, or nvcc.
+           r"tests/run_gpu\.sh", r"OUT=results tests/gpu/", r"ninja -C build -k 0 kernel_resources", r"ninja -C build kernel_report"],
+}
+# They show how something was measured, which takes minutes to hours.
+MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab run",
+                "src/bindings/torch/README.md": r"perf/moeccl-lab "}
+PAGES = ["README.md", "examples/train/README.md", "perf/README.md", "perf/fit/README.md", "perf/lab/README.md", "perf/perf/README.md",
+         "perf/perf/LAYERS.md", "perf/plan/README.md", "perf/plan/PREDICT.md", "tests/README.md"]
+SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
+SHORTER = [
+    # Its end does not depend on the time that it is given.
+    (r"--budget 120 --grids \S+", "--budget 200 --grids 2x4x2 --collectives alltoall,dispatch " + SMALL),
+    (r"mpirun -np 16 moeccl-fit ", "mpirun -np 4 moeccl-fit --budget 200 --collectives alltoall " + SMALL + " "),
+    (r" --map map\.json", ""),  # which takes layers
+    (r"moeccl-perf alltoall .* -f 8", r"\g<0> -n 2 -w 1 -r 2"),
+    (r"moeccl-perf route .*(?= -n 100)", r"\g<0> -r 2"),
+    (r" -n 100 ", " -n 2 "),
+    (r"moeccl-perf layers ", "moeccl-perf layers -r 2 --close-repetitions 0 --turn-ms 0 "),
+    (r"--layers 9 ", "--layers 1 "),
+    (r"hidden=4096,experts=8,", "hidden=256,experts=8,"),
+    (r"(examples/train/train\w*) (?!--steps)", r"\1 --steps 5 "),
+    (r"--kills 5$", "--kills 1"),
+    (r"/tmp/my-run", "$PWD/my-run"),
+]
+# Lines of output in which words depend on what was measured.
+VARYING = [
+    r" +\d+ +\d+ +\d+ +\d+ +\d+ +\d+ .*(S1|S2|baseline|PPMoE)", r"  (model|always S1) ",  # moeccl-perf layers
+    r"Links: ", r"(alltoall|combine) +(2x4|mp2,ep4)", r" +alltoall of 2x1 ranks", r"Not measured", r"\(a larger --budget",  # moeccl-fit
+    r".*step \d+ of 100", r"kills, ", r" +3\.009e\+04", r"node\d|total",
+]
+# Root starts these in tests, on fewer cores than ranks.
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def blocks(text):
+    """(line number, lines) of what is indented outside of other code."""
+    fenced = re.sub(r"^```.*?^```$", lambda found: "\n" * found[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    block = []
+    for number, line in enumerate([*fenced.splitlines(), ""], 1):
+        if line.startswith("    "):
+            block.append(line[4:])
+        elif block:
+            yield number - len(block), block
+            block = []
+
+
+def commands(block):
+    """The commands of a block, with the lines that go on; none if it is no block of commands."""
+    if not COMMAND.match(block[0]):
+        return []
+    if block[0].startswith("for "):
+        return ["\n".join(block)]
+    return re.findall(r"(?:.*\\\n)*.*\S.*", "\n".join(block))
+
+
+def elsewhere(page, command):
+    return (re.match(MEASUREMENTS.get(page, "(?!)"), command) or command.startswith("meson test ")
+            or any(re.match(pattern, command) for patterns in NOT_HERE.values() for pattern in patterns))
+
+
+def pages(source):
+    listed = subprocess.run(["git", "-C", source, "ls-files", "*.md"], capture_output=True, text=True)
+    if listed.returncode == 0:
+        return listed.stdout.split()
+    return [os.path.relpath(os.path.join(folder, name), source) for folder, _, names in os.walk(source)
+            for name in names if name.endswith(".md") and "/build" not in folder]
+
+
+def tests_in(text):
+    """Names that commands of a page give to meson test."""
+    for command in re.findall(r"\bmeson test -C build (?:--suite \S+ )?([^`\n#]+)", text):
+        yield from shlex.split(command)
+
+
+def check_all(source, build):
+    listed = subprocess.run(["meson", "introspect", build, "--tests"], capture_output=True, text=True, check=True)
+    tests = {test["name"] for test in json.loads(listed.stdout)} | {"NAME"}  # of the reader's
+    wrong, used = [], set()
+    for page in pages(source):
+        with open(os.path.join(source, page), encoding="utf-8") as file:
+            text = file.read()
+        wrong += [f"{page}: there is no test \"{name}\"" for name in tests_in(text) if name not in tests]
+        for number, block in blocks(text):
+            for command in commands(block):
+                used |= {pattern for patterns in NOT_HERE.values() for pattern in patterns if re.match(pattern, command)}
+                if page not in PAGES and not elsewhere(page, command):
+                    wrong.append(f"{page}:{number}: no test runs: {command}")
+    wrong += [f"NOT_HERE has {pattern}, which no page has" for patterns in NOT_HERE.values() for pattern in patterns if pattern not in used]
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print("every command is run by a test, and every test that a page names is there")
+
+
+def masked(line):
+    return re.sub(r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?|(?<= )-(?= )", "#", " ".join(line.split()))
+
+
+class Page:
+    def __init__(self, source, build, page, folder):
+        self.source, self.build, self.page, self.folder = source, build, page, folder
+        self.root = os.path.join(folder, "root")
+        os.mkdir(self.root)
+        for name in os.listdir(source):
+            if not name.startswith((".git", "build")):
+                os.symlink(os.path.join(source, name), os.path.join(self.root, name))
+        os.symlink(build, os.path.join(self.root, "build"))
+        runtime = os.path.join(folder, "runtime")
+        os.mkdir(runtime, 0o700)
+        self.environment = {**os.environ, **MPI, "XDG_RUNTIME_DIR": runtime, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
+                            "PATH": os.path.join(build, "perf") + os.pathsep + os.environ["PATH"]}
+        self.exports = []
+
+    def run(self, command):
+        """What it prints."""
+        for pattern, shorter in SHORTER:
+            command = re.sub(pattern, shorter, command)
+        print("$ " + command, flush=True)
+        done = subprocess.run(["bash", "-ec", "\n".join([*self.exports, command])], cwd=self.root, env=self.environment, timeout=240,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        print(done.stdout, end="", flush=True)
+        if "moeccl-lab up" in command and done.returncode == 3:
+            sys.exit(77)
+        if done.returncode != 0:
+            sys.exit(f"{self.page}: {command}\nends with {done.returncode}")
+        if command.startswith("export "):
+            self.exports.append(command)
+        return done.stdout.splitlines()
+
+    def step(self, command):
+        draws = re.match(r"(perf/scripts|examples/train)/plot_", command)
+        if elsewhere(self.page, command) or draws and not importlib.util.find_spec("matplotlib"):
+            print("not here: " + command)
+            return []
+        # What a page builds is there: a test builds nothing.
+        return self.run(re.sub(r"^ninja -C build (.*)", r"ninja -C build -t query \1 > /dev/null", command))
+
+    def check(self):
+        with open(os.path.join(self.source, self.page), encoding="utf-8") as file:
+            text = file.read()
+        said = printed = []
+        try:
+            for number, block in blocks(text):
+                if its := commands(block):
+                    printed = [line for command in its for line in self.step(command)] or printed
+                    said += printed
+                elif printed:
+                    # What an earlier command of the page has printed may stand later.
+                    got = {masked(line) for line in said}
+                    for line in block:
+                        if line.strip() != "..." and not any(re.match(pattern, line) for pattern in VARYING) and masked(line) not in got:
+                            sys.exit(f"{self.page}:{number}: no command before prints\n{line}")
+        finally:
+            with contextlib.suppress(OSError):
+                subprocess.run([os.path.join(self.source, "perf", "moeccl-lab"), "down"], env=self.environment, capture_output=True, check=False)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("page", nargs="?")
+    options = parser.parse_args()
+    if options.all:
+        return check_all(options.source, options.build)
+    folder = tempfile.mkdtemp()
+    try:
+        Page(os.path.abspath(options.source), os.path.abspath(options.build), options.page, folder).check()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
