@@ -120,10 +120,11 @@ class Configurations:
         with tempfile.TemporaryDirectory() as scratch:
             build = os.path.join(scratch, "build")
             setup = [*self.meson, "setup", build, self.source, *(f"-D{name}={value}" for name, value in settings.items())]
-            # That all that the build names is there, too.
+            # That all that the build names is there, too. Meson 1.0 has ninja rewrite its log in whatever build folder it is
+            # called from, which others may be about to read.
             command = ["sh", "-c", f"{shlex.join(setup)} && ninja -C {build} -n >/dev/null"]
             done = subprocess.run(isolated(scratch, files, command) if files else command, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True)
+                                  stderr=subprocess.STDOUT, text=True, cwd=scratch)
             if done.returncode != 0:
                 return Outcome(done.stdout, None)
             targets = subprocess.run([*self.meson, "introspect", build, "--targets"], check=True, stdout=subprocess.PIPE,

@@ -58,7 +58,7 @@ def main():
         grow_tree(tree)
         meson = shlex.split(options.meson)
         run([*meson, "setup", build, tree, "--buildtype", "debug"] +
-            [f"-D{name}=disabled" for name in ("tests", "perf", "mpi", "cuda", "ucx")])
+            [f"-D{name}=disabled" for name in ("tests", "perf", "mpi", "cuda", "ucx")], cwd=scratch)
         run([*meson, "compile", "-C", build, "moeccl", "moeccl-moe"])
         library, layers = os.path.join(build, "src", "api"), os.path.join(build, "src", "moe")
         program = os.path.join(scratch, "every_struct")

@@ -10,9 +10,9 @@ import subprocess
 import tempfile
 
 
-def run(command):
+def run(command, **options):
     print("+", shlex.join(command), flush=True)
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, **options)
 
 
 def main():
@@ -25,7 +25,7 @@ def main():
     with tempfile.TemporaryDirectory() as build:
         meson = shlex.split(options.meson)
         run([*meson, "setup", build, options.source, "--buildtype", "debug"] +
-            [f"-D{name}=disabled" for name in ("moe", "tests", "perf", "mpi", "cuda", "ucx")])
+            [f"-D{name}=disabled" for name in ("moe", "tests", "perf", "mpi", "cuda", "ucx")], cwd=build)
         with open(os.path.join(build, "build.ninja"), encoding="utf-8") as file:
             text = file.read().lower()
         named = [word for word in ("blas", "lapack", "moeccl-moe") if word in text]

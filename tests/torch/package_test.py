@@ -54,7 +54,7 @@ class Sdist(InFolder):
         top = archive[:-len(".tar.gz")]
         self.assertTrue({"PKG-INFO", "LICENSE", "csrc", "moeccl", "pyproject.toml", "setup.py"} <= set(os.listdir(top)))
         setup = run(*shlex.split(OPTIONS.meson), "setup", self.path("build"), os.path.join(top, "library"), "-Dtests=disabled",
-                    "-Dmpi=disabled", "-Dperf=disabled")
+                    "-Dmpi=disabled", "-Dperf=disabled", cwd=self.folder)
         self.assertEqual(setup.returncode, 0, setup.stdout)
         dry = run("ninja", "-C", self.path("build"), "-n")
         self.assertEqual(dry.returncode, 0, dry.stdout)
