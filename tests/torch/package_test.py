@@ -38,6 +38,13 @@ class InFolder(unittest.TestCase):
     def path(self, *names):
         return os.path.join(self.folder, *names)
 
+    def compile(self, name, source, *arguments):
+        path = self.path(f"{name}.c")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(source)
+        done = run(*shlex.split(OPTIONS.cc), "-shared", "-fPIC", path, *arguments)
+        self.assertEqual(done.returncode, 0, done.stdout)
+
 
 class Sdist(InFolder):
     def setUp(self):
@@ -53,11 +60,23 @@ class Sdist(InFolder):
             opened.extractall(self.folder)
         top = archive[:-len(".tar.gz")]
         self.assertTrue({"PKG-INFO", "LICENSE", "csrc", "moeccl", "pyproject.toml", "setup.py"} <= set(os.listdir(top)))
-        setup = run(*shlex.split(OPTIONS.meson), "setup", self.path("build"), os.path.join(top, "library"), "-Dtests=disabled",
-                    "-Dmpi=disabled", "-Dperf=disabled", cwd=self.folder)
+        setup = run(*shlex.split(OPTIONS.meson), "setup", self.path("build"), os.path.join(top, "library"), "-Dmoe=disabled",
+                    "-Dtests=disabled", "-Dmpi=disabled", "-Dperf=disabled", cwd=self.folder)
         self.assertEqual(setup.returncode, 0, setup.stdout)
         dry = run("ninja", "-C", self.path("build"), "-n")
         self.assertEqual(dry.returncode, 0, dry.stdout)
+
+
+class Copies(InFolder):
+    def test_no_library_of_an_earlier_build_stays(self):
+        os.mkdir(self.path("package"))
+        for old in ("_C.so", "libmoeccl.so.0", "libmoeccl-moe.so.0"):
+            open(self.path("package", old), "w", encoding="utf-8").close()
+        self.compile("new", "int new(void) { return 1; }", "-Wl,-soname,libmoeccl.so.1", "-o", self.path("libmoeccl.so"))
+        done = run(sys.executable, "-c", "import sys, native_library as each; each.place(each.below(sys.argv[1], None), sys.argv[2])",
+                   self.folder, self.path("package"), cwd=os.path.join(OPTIONS.source, "src/bindings/torch"))
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(sorted(os.listdir(self.path("package"))), ["_C.so", "libmoeccl.so.1"])
 
 
 class Imports(InFolder):
@@ -66,13 +85,6 @@ class Imports(InFolder):
     def setUp(self):
         super().setUp()
         shutil.copytree(os.path.join(OPTIONS.source, "src/bindings/torch/moeccl"), self.path("moeccl"))
-
-    def compile(self, name, source, *arguments):
-        path = self.path(f"{name}.c")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(source)
-        done = run(*shlex.split(OPTIONS.cc), "-shared", "-fPIC", path, *arguments)
-        self.assertEqual(done.returncode, 0, done.stdout)
 
     def said(self, statement="from moeccl import _C"):
         done = run(sys.executable, "-c", TORCH + statement, cwd=self.folder)

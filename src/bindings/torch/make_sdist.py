@@ -17,7 +17,7 @@ import tomllib
 HERE = os.path.dirname(os.path.realpath(__file__))
 ROOT = os.path.realpath(os.path.join(HERE, "..", "..", ".."))
 PACKAGE = os.path.relpath(HERE, ROOT)
-# What the two libraries are built from.
+# What the library is built from.
 LIBRARY = ["LICENSE", "meson.build", "meson_options.txt", "algorithms", "include", "kernels", "src", f":!{PACKAGE}"]
 
 

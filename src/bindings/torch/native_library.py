@@ -67,6 +67,13 @@ def copy(path, target):
         file.write(content)
 
 
+def place(library, folder):
+    """Copies it into the folder, where builds of earlier versions may have left others, which pip would install too."""
+    for old in glob.glob(os.path.join(folder, f"lib{NAME}*.so*")):
+        os.remove(old)
+    copy(library.path, os.path.join(folder, library.soname))
+
+
 def below(root, include):
     """The one in a prefix or a build folder."""
     found = glob.glob(os.path.join(root, "**", f"lib{NAME}.so"), recursive=True)

@@ -19,8 +19,7 @@ class Build(BuildExtension):
             extension.include_dirs.append(library.include)
             extension.library_dirs.append(os.path.dirname(library.path))
         super().run()
-        folder = os.path.dirname(self.get_ext_fullpath(EXTENSION))
-        native_library.copy(library.path, os.path.join(folder, library.soname))
+        native_library.place(library, os.path.dirname(self.get_ext_fullpath(EXTENSION)))
 
 
 setup(
