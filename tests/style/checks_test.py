@@ -186,7 +186,9 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),
                 ({"docs/a.md": "[c](#gone)"}, "docs/a.md has no heading #gone"),
                 ({"docs/a.md": "`moecclSuccess`, `moecclGone`"}, "no public header has moecclGone"),
-                ({"docs/a.md": "`a.py`, a program:\n\n```python\na()\n```\n", "docs/a.py": "b()\n"}, "its a.py is not docs/a.py")):
+                ({"docs/a.md": "`a.py`, a program:\n\n```python\na()\n```\n", "docs/a.py": "b()\n"}, "its a.py is not docs/a.py"),
+                ({"docs/a.md": "`a.py` ([in x](../x/a.py)), a program:\n\n```python\na()\n```\n", "x/a.py": "b()\n"},
+                 "its a.py is not x/a.py")):
             found = self.problems(**changes)
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])

@@ -74,9 +74,10 @@ def check_code(root, files):
 
 
 def check_programs(root, path):
-    """A page's Python program is the file of that name beside it, where there is one."""
-    for name, block in re.findall(r"^`(\w+\.py)`[^\n]*:\n\n```python\n(.*?)^```$", read(root, path), re.MULTILINE | re.DOTALL):
-        file = posixpath.join(posixpath.dirname(path), name)
+    """A page's Python program is the file that is linked beside its name, or else the one of that name beside the page, if there is one."""
+    for name, link, block in re.findall(r"^`(\w+\.py)`(?: \(\[[^]]*\]\(([^)]*)\)\))?[^\n]*:\n\n```python\n(.*?)^```$", read(root, path),
+                                        re.MULTILINE | re.DOTALL):
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(path), link or name))
         if os.path.exists(os.path.join(root, file)) and read(root, file) != block:
             yield f"{path}: its {name} is not {file}"
 
