@@ -5,8 +5,7 @@
 
 The program finds moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
 include/moeccl must have been installed, and the examples of one file, which compile by the same command. Tools find their
-libraries by themselves, and have a version, a manual page and completion. With MPI the programs of include/CPP.md are built
-and run too, by the page's own commands, and print what the page says.
+libraries by themselves, and have a version, a manual page and completion.
 """
 import argparse
 import os
@@ -72,32 +71,6 @@ def tools(stage, environment):
                 run([os.path.join(folder, name), "--version"], **environment)
 
 
-def guide(source, stage, environment):
-    """Does what include/CPP.md says: each program, its commands in their order, and what the last of them prints."""
-    with open(os.path.join(source, "include", "CPP.md"), encoding="utf-8") as file:
-        parts = re.split(r"^`(\w+\.cpp)`", file.read(), flags=re.MULTILINE)[1:]
-    if len(parts) < 4:
-        raise SystemExit("include/CPP.md no longer has the two programs that this test looks for")
-    for name, text in zip(parts[::2], parts[1::2]):
-        with open(os.path.join(stage, name), "w", encoding="utf-8") as file:
-            file.write(re.search(r"^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1])
-        commands = re.findall(r"^    ((?:mpicxx|c\+\+|mpirun) .*)$", text, re.MULTILINE)
-        printed = re.findall(r"^    (step .*)$", text, re.MULTILINE)
-        if len(commands) != 2 or not printed:
-            raise SystemExit(f"include/CPP.md no longer has the commands and the output of {name} that this test looks for")
-        for command in commands:
-            print("$ " + command, flush=True)
-            done = subprocess.run(command, shell=True, cwd=stage, stdout=subprocess.PIPE, text=True, timeout=300,
-                                  env={**os.environ, **environment, "OMPI_ALLOW_RUN_AS_ROOT": "1",
-                                       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-                                       "OPENBLAS_NUM_THREADS": "1"})
-            print(done.stdout, end="")
-            if done.returncode != 0:
-                raise SystemExit(f"{command} ends with {done.returncode}")
-        if missing := [line for line in printed if line not in done.stdout.splitlines()]:
-            raise SystemExit(f"{commands[-1]} does not print {missing}")
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     for name in ("--build", "--source", "--meson", "--cc", "--pkg-config", "--version"):
@@ -132,8 +105,6 @@ def main():
         tools(stage, {"LD_LIBRARY_PATH": ""})
         if shutil.which("cmake"):
             cmake(stage, options.version)
-        if shutil.which("mpicxx"):
-            guide(options.source, stage, found)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Runs the commands of a page in their order, and compares what they print with what the page says.
 
-    pages_test.py --source DIR --build DIR PAGE     runs a page of the repository
-    pages_test.py --source DIR --build DIR --all    every command of every page is run by this test, or by one that NOT_HERE names, and
-                                                    tests that pages name are there
+    pages_test.py --source DIR --build DIR PAGE                runs a page of the repository
+    pages_test.py --source DIR --build DIR --installed PAGE    runs it with an installation under a prefix, without the repository
+    pages_test.py --source DIR --build DIR --all               every command of every page is run by this test, or by one that
+                                                               NOT_HERE names; behind it stands what it prints; tests that pages
+                                                               name are there
 
-Commands run in a folder of links to the repository's, where build/ is the build: what they write is gone at the end. Numbers of
-measured output may differ, and so may the lines of VARYING. SHORTER says which commands are made to take less time. Exit code 77
-where a page needs an emulated cluster and this machine permits none.
+Commands run in a folder that is gone at the end. It has links to the repository's files, with the build as build/, or in an
+installation only the programs that the page shows. Numbers of measured output may differ, except on pages of EXACT, and so may the
+lines of VARYING. SHORTER says which commands are made to take less time. Exit code 77 where a page needs an emulated cluster and
+this machine permits none.
 """
 import argparse
 import contextlib
@@ -27,7 +30,7 @@ COMMAND = re.compile(r"(?:[A-Z_]+=\S+ )*(?:export |for |ninja |meson |mpirun |cc
 NOT_HERE = {
     "the build, which is there": [r"meson setup build && ninja -C build$"],
     "bare_debian.sh": [r"examples/quickstart\.sh", r"tests/run\.sh +#"],
-    "install_test.py": [r"meson setup build .* meson install", r"cc program\.c", r"mpicxx ", r"c\+\+ ", r"mpirun -np 4 \./"],
+    "install_test.py": [r"meson setup build .* meson install"],
     "guide_test.py of moeccl-mpi": [r"mpirun -np 16 moeccl-mpi "],
     "tests/torch/run.sh": [r"torchrun ", r"~/moeccl-env/", r"src/bindings/torch/install\.sh ", r"pip install "],
     "the tests of these programs": [r"build/tests/\S+ --gtest_list_tests"],
@@ -40,10 +43,21 @@ NOT_HERE = {
            r"tests/run_gpu\.sh", r"OUT=results tests/gpu/", r"ninja -C build -k 0 kernel_resources", r"ninja -C build kernel_report"],
 }
 # They show how something was measured, which takes minutes to hours.
-MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab run",
+MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab run|perf/scripts/table_parm",
                 "src/bindings/torch/README.md": r"perf/moeccl-lab "}
-PAGES = ["README.md", "examples/train/README.md", "perf/README.md", "perf/fit/README.md", "perf/lab/README.md", "perf/perf/README.md",
-         "perf/perf/LAYERS.md", "perf/plan/README.md", "perf/plan/PREDICT.md", "tests/README.md"]
+INSTALLED = ["README.md", "perf/README.md", "perf/fit/README.md", "perf/lab/README.md", "perf/perf/README.md", "perf/perf/LAYERS.md",
+             "perf/plan/README.md", "perf/plan/PREDICT.md", "include/CPP.md"]
+PAGES = [*INSTALLED[:-1], "examples/train/README.md", "tests/README.md"]
+# Programs of the reader's, which find the library by pkg-config.
+NEEDS_INSTALLATION = re.compile(r"(?:cc|c\+\+|mpicxx|moeccl-plan) |mpirun -np 4 \./")
+NEEDS_CLONE = re.compile(r"meson |ninja |(?:build/)?(?:tests|examples/(?!01_alltoall/))|perf/scripts/(?:table_parm|compare_mpi)")
+# What a reader of an installation types instead.
+BY_INSTALLATION = [(r"\bbuild/perf/|\bperf/(?=moeccl-lab)", ""), (r"\bperf/scripts/", "{prefix}/share/moeccl/scripts/"),
+                   (r"\bbuild/examples/01_alltoall/", "./")]
+# Random numbers and sums are the same on every machine there.
+EXACT = ["include/CPP.md"]
+# They print nothing, or what nobody reads.
+SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/train)/plot_\w+\.py (?!--table)|.* > \S+$|for .*\ndone > /dev/null\n", re.DOTALL)
 SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
 SHORTER = [
     # Its end does not depend on the time that it is given.
@@ -53,6 +67,7 @@ SHORTER = [
     (r"moeccl-perf alltoall .* -f 8", r"\g<0> -n 2 -w 1 -r 2"),
     (r"moeccl-perf route .*(?= -n 100)", r"\g<0> -r 2"),
     (r" -n 100 ", " -n 2 "),
+    (r"--routing even$", r"\g<0> --tokens 16 -n 1 -r 2"),
     (r"moeccl-perf layers ", "moeccl-perf layers -r 2 --close-repetitions 0 --turn-ms 0 "),
     (r"--layers 9 ", "--layers 1 "),
     (r"hidden=4096,experts=8,", "hidden=256,experts=8,"),
@@ -63,6 +78,7 @@ SHORTER = [
 # Lines of output in which words depend on what was measured.
 VARYING = [
     r" +\d+ +\d+ +\d+ +\d+ +\d+ +\d+ .*(S1|S2|baseline|PPMoE)", r"  (model|always S1) ",  # moeccl-perf layers
+    r"auto: ",  # moeccl-perf route
     r"Links: ", r"(alltoall|combine) +(2x4|mp2,ep4)", r" +alltoall of 2x1 ranks", r"Not measured", r"\(a larger --budget",  # moeccl-fit
     r".*step \d+ of 100", r"kills, ", r" +3\.009e\+04", r"node\d|total",
 ]
@@ -96,6 +112,34 @@ def elsewhere(page, command):
             or any(re.match(pattern, command) for patterns in NOT_HERE.values() for pattern in patterns))
 
 
+def runs(page, command):
+    """Does a test of this file run it?"""
+    return not elsewhere(page, command) and (page in PAGES and not NEEDS_INSTALLATION.match(command)
+                                             or page in INSTALLED and not NEEDS_CLONE.match(command))
+
+
+def without_output(page, text):
+    """(line number, command) of blocks behind which, up to the next one or a heading, stands neither what they print nor a link to
+    it. What was measured stands in a table or a picture of the same section."""
+    lines = text.splitlines()
+    headings = [0, *(number for number, line in enumerate(lines, 1) if line.startswith("#")), len(lines) + 1]
+    found = list(blocks(text))
+    for (number, block), (following, printed) in zip(found, [*found[1:], (len(lines) + 1, [])]):
+        its = [command for command in commands(block) if not SILENT.match(command)
+               and not any(re.match(pattern, command) for pattern in NOT_HERE[None])]
+        if not its:
+            continue
+        begin = max(heading for heading in headings if heading < number)
+        end = min(heading for heading in headings if heading > number)
+        if following < end and not commands(printed):
+            continue
+        if re.match(MEASUREMENTS.get(page, "(?!)"), its[-1]) and re.search(r"^(?:\||!\[)", "\n".join(lines[begin:end - 1]), re.MULTILINE):
+            continue
+        behind = "\n".join(lines[number + len(block) - 1:end - 1]).strip().split("\n\n")[0]
+        if not re.search(r"\b(?:prints?|output)\b", behind) or "](" not in behind:
+            yield number, its[-1]
+
+
 def pages(source):
     listed = subprocess.run(["git", "-C", source, "ls-files", "*.md"], capture_output=True, text=True)
     if listed.returncode == 0:
@@ -121,32 +165,80 @@ def check_all(source, build):
         for number, block in blocks(text):
             for command in commands(block):
                 used |= {pattern for patterns in NOT_HERE.values() for pattern in patterns if re.match(pattern, command)}
-                if page not in PAGES and not elsewhere(page, command):
+                if not runs(page, command) and not elsewhere(page, command):
                     wrong.append(f"{page}:{number}: no test runs: {command}")
+        wrong += [f"{page}:{number}: nothing says what this prints: {command}" for number, command in without_output(page, text)]
     wrong += [f"NOT_HERE has {pattern}, which no page has" for patterns in NOT_HERE.values() for pattern in patterns if pattern not in used]
     if wrong:
         sys.exit("\n".join(wrong))
-    print("every command is run by a test, and every test that a page names is there")
+    print("every command is run by a test and has its output behind it, and every test that a page names is there")
 
 
 def masked(line):
-    return re.sub(r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?|(?<= )-(?= )", "#", " ".join(line.split()))
+    return re.sub(r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?|(?<= )-(?= )", "#", " ".join(line.replace("(", "( ").split()))
+
+
+class Clone:
+    """The repository with its build."""
+    not_here = NEEDS_INSTALLATION
+
+    def __init__(self, source, build, root):
+        for name in os.listdir(source):
+            if not name.startswith((".git", "build")):
+                os.symlink(os.path.join(source, name), os.path.join(root, name))
+        os.symlink(build, os.path.join(root, "build"))
+        self.environment = {"PATH": os.path.join(build, "perf") + os.pathsep + os.environ["PATH"]}
+
+    def command(self, command):
+        # What a page builds is there: a test builds nothing.
+        return re.sub(r"^ninja -C build (.*)", r"ninja -C build -t query \1 > /dev/null", command)
+
+
+class Installation:
+    """What `meson install` leaves under a prefix, as README.md says that it is used, and the page's own programs."""
+    not_here = NEEDS_CLONE
+
+    def __init__(self, build, root, text):
+        stage = os.path.join(os.path.dirname(root), "stage")
+        subprocess.run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage], check=True)
+        self.prefix = os.path.dirname(os.path.dirname(find(stage, "moeccl-lab")))
+        self.environment = {
+            "PATH": os.path.join(self.prefix, "bin") + os.pathsep + os.environ["PATH"], "PKG_CONFIG_SYSROOT_DIR": stage,
+            "PKG_CONFIG_PATH": os.path.dirname(find(stage, "moeccl.pc")), "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl.so"))}
+        example = os.path.join(self.prefix, "share", "moeccl", "examples", "01_alltoall.c")
+        shutil.copy(example, os.path.join(root, "program.c"))
+        subprocess.run(f"cc {example} $(pkg-config --cflags --libs moeccl) -o alltoall", shell=True, check=True, cwd=root,
+                       env={**os.environ, **self.environment})
+        for name, program in re.findall(r"^`(\w+\.cpp)`.*?^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
+                file.write(program)
+
+    def command(self, command):
+        for pattern, instead in BY_INSTALLATION:
+            command = re.sub(pattern, instead.format(prefix=self.prefix), command)
+        return command
+
+
+def find(stage, name):
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(stage) if name in names]
+    if len(found) != 1:
+        sys.exit(f"{name} was installed {len(found)} times: {found}")
+    return found[0]
 
 
 class Page:
-    def __init__(self, source, build, page, folder):
-        self.source, self.build, self.page, self.folder = source, build, page, folder
-        self.root = os.path.join(folder, "root")
+    def __init__(self, source, build, page, folder, installed):
+        self.source, self.page = source, page
+        with open(os.path.join(source, page), encoding="utf-8") as file:
+            self.text = file.read()
+        self.root, runtime = os.path.join(folder, "root"), os.path.join(folder, "runtime")
         os.mkdir(self.root)
-        for name in os.listdir(source):
-            if not name.startswith((".git", "build")):
-                os.symlink(os.path.join(source, name), os.path.join(self.root, name))
-        os.symlink(build, os.path.join(self.root, "build"))
-        runtime = os.path.join(folder, "runtime")
         os.mkdir(runtime, 0o700)
+        self.place = Installation(build, self.root, self.text) if installed else Clone(source, build, self.root)
         self.environment = {**os.environ, **MPI, "XDG_RUNTIME_DIR": runtime, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
-                            "PATH": os.path.join(build, "perf") + os.pathsep + os.environ["PATH"]}
+                            "OPENBLAS_NUM_THREADS": "1", **self.place.environment}
         self.exports = []
+        self.alike = (lambda line: line) if page in EXACT else masked
 
     def run(self, command):
         """What it prints."""
@@ -165,27 +257,31 @@ class Page:
         return done.stdout.splitlines()
 
     def step(self, command):
-        draws = re.match(r"(perf/scripts|examples/train)/plot_", command)
-        if elsewhere(self.page, command) or draws and not importlib.util.find_spec("matplotlib"):
+        draws = re.match(r"(perf/scripts|examples/train)/plot_\w+\.py (?!--table)", command)
+        if (elsewhere(self.page, command) or self.place.not_here.match(command)
+                or draws and not importlib.util.find_spec("matplotlib")):
             print("not here: " + command)
             return []
-        # What a page builds is there: a test builds nothing.
-        return self.run(re.sub(r"^ninja -C build (.*)", r"ninja -C build -t query \1 > /dev/null", command))
+        return self.run(self.place.command(command))
+
+    def is_in(self, line, got):
+        """Is it one of these lines, of which it may show the beginning alone?"""
+        if line.endswith("..."):
+            return any(each.startswith(self.alike(line[:-3]).rstrip()) for each in got)
+        return self.alike(line) in got
 
     def check(self):
-        with open(os.path.join(self.source, self.page), encoding="utf-8") as file:
-            text = file.read()
         said = printed = []
         try:
-            for number, block in blocks(text):
+            for number, block in blocks(self.text):
                 if its := commands(block):
                     printed = [line for command in its for line in self.step(command)] or printed
                     said += printed
                 elif printed:
                     # What an earlier command of the page has printed may stand later.
-                    got = {masked(line) for line in said}
+                    got = {self.alike(line) for line in said}
                     for line in block:
-                        if line.strip() != "..." and not any(re.match(pattern, line) for pattern in VARYING) and masked(line) not in got:
+                        if not any(re.match(pattern, line) for pattern in VARYING) and not self.is_in(line, got):
                             sys.exit(f"{self.page}:{number}: no command before prints\n{line}")
         finally:
             with contextlib.suppress(OSError):
@@ -197,13 +293,14 @@ def main():
     parser.add_argument("--source", required=True)
     parser.add_argument("--build", required=True)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--installed", action="store_true")
     parser.add_argument("page", nargs="?")
     options = parser.parse_args()
     if options.all:
         return check_all(options.source, options.build)
     folder = tempfile.mkdtemp()
     try:
-        Page(os.path.abspath(options.source), os.path.abspath(options.build), options.page, folder).check()
+        Page(os.path.abspath(options.source), os.path.abspath(options.build), options.page, folder, options.installed).check()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -13,6 +13,9 @@ import headers  # noqa: E402
 import readme  # noqa: E402
 import scripts  # noqa: E402
 
+sys.path.insert(0, os.path.join(HERE, "..", "pages"))
+import pages_test  # noqa: E402
+
 HEADER = """#define MOECCL_MAJOR 3
 #define MOECCL_API __attribute__((visibility("default")))
 /* MOECCL_API int moecclCommented(void); */
@@ -192,6 +195,23 @@ class Readme(unittest.TestCase):
             found = self.problems(**changes)
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])
+
+
+class Pages(unittest.TestCase):
+    def silent(self, text, page="README.md"):
+        return [command for _, command in pages_test.without_output(page, text)]
+
+    def test_without_output(self):
+        command = "build/perf/moeccl-plan --list"
+        for text in (f"    {command}\n\n    alltoall\n", f"    {command}\n\nprints\n\n    alltoall\n",
+                     f"    {command}\n\nIts output stands in [another page](a.md).\n", "    export A=1\n",
+                     "    cc program.c -o program\n", f"    {command} > file\n"):
+            self.assertEqual(self.silent(text), [], text)
+        for text in (f"    {command}\n", f"    {command}\n\nIt prints much.\n", f"    {command}\n\n## Next\n\n    alltoall\n",
+                     f"    {command}\n\nprints\n\n    build/perf/moeccl-plan alltoall\n\n    0\n"):
+            self.assertEqual(self.silent(text), [command], text)
+        self.assertEqual(self.silent(f"## A\n\n| a | b |\n\n    {command}\n", "perf/RESULTS.md"), [])
+        self.assertEqual(self.silent(f"| a | b |\n\n## A\n\n    {command}\n", "perf/RESULTS.md"), [command])
 
 
 if __name__ == "__main__":
