@@ -73,3 +73,4 @@ run 8 expert_parallelism.py
 "$venv/bin/python" "$root/tests/torch/cuda_streams.py" "$include"
 "$venv/bin/python" "$root/tests/gpu/rivals_test.py"
 "$venv/bin/python" "$root/tests/torch/guide.py" "$root/src/bindings/torch/README.md"
+python3 "$root/tests/pages/two_nodes.py" "$root" "$venv/bin/python" || (($? == 77))
