@@ -60,7 +60,7 @@ extern "C" {
 #endif
 
 #define MOECCL_MAJOR 0
-#define MOECCL_MINOR 2
+#define MOECCL_MINOR 3
 #define MOECCL_PATCH 0
 #define MOECCL_VERSION (MOECCL_MAJOR * 10000 + MOECCL_MINOR * 100 + MOECCL_PATCH)
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "src/base/structs.h"
 #include "tests/bootstrap/support.h"
 
 namespace moeccl {
@@ -222,7 +223,7 @@ TEST(Settings, UninitialisedConfigsAreRefused) {
   expectRefused(config);
   config.version = MOECCL_VERSION + 10'000;
   expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                "this library is 0.2.0");
+                "this library is " + versionText(MOECCL_VERSION));
 }
 
 TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
@@ -236,7 +237,8 @@ TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
   EXPECT_EQ(readSettings(&newer.known, kNothing).timeoutMs, 77);
   newer.later[2] = 1;
   expectFailure(outcomeOf([&] { readSettings(&newer.known, kNothing); }), moecclInvalidArgument,
-                "the header of version 0.2.1 has and this library, 0.2.0, has not");
+                "the header of version " + versionText(MOECCL_VERSION + 1) +
+                    " has and this library, " + versionText(MOECCL_VERSION) + ", has not");
 }
 
 TEST(Settings, SplitsInherit) {

@@ -36,9 +36,10 @@ def dump(target, headers, compiler):
                     raise SystemExit(f"{path} declares no function")
                 file.write(f"#include <moeccl/{name}.h>\n")
                 file.writelines(f"{function} {{ return 0; }}\n" for function in functions)
-        subprocess.run([*shlex.split(compiler), "-std=c99", "-g", "-shared", "-fPIC", "-w", "-I", headers, source, "-o", library],
-                       check=True)
-        subprocess.run(["abidw", "--no-corpus-path", "--no-comp-dir-path", "--out-file", target, library], check=True)
+        # By names without a folder, which the dump would have.
+        subprocess.run([*shlex.split(compiler), "-std=c99", "-g", "-shared", "-fPIC", "-w", "-I", os.path.abspath(headers),
+                        os.path.basename(source), "-o", library], cwd=scratch, check=True)
+        subprocess.run(["abidw", "--no-corpus-path", "--no-comp-dir-path", "--no-show-locs", "--out-file", target, library], check=True)
 
 
 def compare(released, now):

@@ -12,6 +12,7 @@ import exports  # noqa: E402
 import headers  # noqa: E402
 import readme  # noqa: E402
 import scripts  # noqa: E402
+import versions  # noqa: E402
 
 sys.path.insert(0, os.path.join(HERE, "..", "pages"))
 import pages_test  # noqa: E402
@@ -193,6 +194,41 @@ class Readme(unittest.TestCase):
                 ({"docs/a.md": "`a.py` ([in x](../x/a.py)), a program:\n\n```python\na()\n```\n", "x/a.py": "b()\n"},
                  "its a.py is not x/a.py")):
             found = self.problems(**changes)
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
+
+
+class Versions(unittest.TestCase):
+    RIGHT = {
+        "meson.build": "project('m', 'c',\n  version: '1.2.3',\n  license: 'x')\n",
+        "include/moeccl/moeccl.h": "#define MOECCL_MAJOR 1\n#define MOECCL_MINOR 2\n#define MOECCL_PATCH 3\n",
+        "src/bindings/torch/pyproject.toml": 'name = "m"\nversion = "1.2.3"\nreadme = "README.md"\n',
+        "CHANGELOG.md": "# Changelog\n\n## [1.2.3] - 2026-01-02\n\n## [1.2.2] - 2026-01-01\n",
+        "README.md": "    moeccl-plan (moeccl) 1.2.3\n",
+        "src/bindings/torch/README.md": "makes `moeccl-1.2.3.tar.gz`\n",
+        "tests/install/abi/1.2.abi": "",
+    }
+
+    def problems(self, **changes):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in {**self.RIGHT, **changes}.items():
+                if text is not None:
+                    os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
+                    with open(os.path.join(folder, path), "w") as file:
+                        file.write(text)
+            return list(versions.problems(folder))
+
+    def test_problems(self):
+        self.assertEqual(self.problems(), [])
+        for path, text, said in (
+                ("include/moeccl/moeccl.h", self.RIGHT["include/moeccl/moeccl.h"].replace("3", "4"), "moeccl.h: has 1.2.4, meson.build 1.2.3"),
+                ("src/bindings/torch/pyproject.toml", 'version = "1.2.2"\n', "pyproject.toml: has 1.2.2"),
+                ("CHANGELOG.md", "## [Unreleased]\n\n## [1.2.3] - 2026-01-02\n", "CHANGELOG.md: has nothing like"),
+                ("CHANGELOG.md", "## [1.2.2] - 2026-01-01\n\n## [1.2.3] - 2026-01-02\n", "CHANGELOG.md: has 1.2.2"),
+                ("README.md", "    moeccl-plan (moeccl) 1.2.2\n", "README.md: has 1.2.2"),
+                ("src/bindings/torch/README.md", "moeccl-1.2.2.tar.gz", "README.md: has 1.2.2"),
+                ("tests/install/abi/1.2.abi", None, "abi/1.2.abi is missing")):
+            found = self.problems(**{path: text})
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])
 
