@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
@@ -17,9 +18,9 @@
 
 #include "moeccl/moe.h"
 #include "moeccl/route.h"
-#include "tests/api/processes.h"
 #include "tests/api/ranks.h"
 #include "tests/api/results.h"
+#include "tests/job.h"
 
 namespace moeccl::test {
 namespace {
@@ -29,19 +30,13 @@ using std::chrono::milliseconds;
 
 constexpr int kRanks = 8;
 
-moecclComm_t join(Board& board, int rank, const char* algorithms, bool progressThread) {
-  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-  config.algorithms = algorithms;
-  config.progressThread = progressThread;
-  return test::join(board, rank, kRanks, config);
+// Processes on two nodes, of which those that are `dying` kill themselves.
+Job jobOf(const std::set<int>& dying, int ranks = kRanks) {
+  Job job{.ranks = ranks, .nodes = {ranks / 2, ranks / 2}, .algorithms = {}};
+  job.processes = true;
+  job.dying = dying;
+  return job;
 }
-
-// Runs `part` on processes, of which `victim` kills itself in it.
-void runProcesses(int victim, const std::function<void(Board& board, int rank)>& part) {
-  test::runProcesses(kRanks, {victim}, part);
-}
-
-void expectNamed(const std::string& text, int victim) { test::expectNamed(text, victim, kRanks); }
 
 // How calls are made.
 struct Way {
@@ -81,16 +76,21 @@ std::string untilFailure(moecclComm_t comm, bool onStream, const std::function<v
 TEST_P(Death, IsToldByNameAndSoon) {
   for (int victim : {0, 3, 6}) {
     SCOPED_TRACE("rank " + std::to_string(victim) + " dies");
-    runProcesses(victim, [&](Board& board, int rank) {
-      moecclComm_t comm = join(board, rank, GetParam().algorithms, GetParam().progressThread);
+    Job job = jobOf({victim});
+    job.algorithms = GetParam().algorithms;
+    job.progressThread = GetParam().progressThread;
+    const Shared<std::atomic<Clock::rep>> killed;  // when
+    runParts(job, [&](Board& board, int rank) {
+      moecclComm_t comm = join(job, board, rank);
       const std::string text = untilFailure(comm, GetParam().onStream, [&](int round) {
         if (rank != victim || round < 3 + victim) return;
-        board.killed = nowMs();
+        *killed = Clock::now().time_since_epoch().count();
         raise(SIGKILL);
       });
       // Most of it is the machine's other work.
-      EXPECT_LT(nowMs() - board.killed, 10000);
-      expectNamed(text, victim);
+      EXPECT_LT(Clock::now().time_since_epoch() - Clock::duration(killed->load()),
+                std::chrono::seconds(10));
+      expectNamed(job, text, victim);
       int failed[kRanks] = {}, count = kRanks;
       check(moecclCommGetFailedRanks(comm, failed, &count), comm);
       EXPECT_EQ(count, 1);
@@ -101,7 +101,7 @@ TEST_P(Death, IsToldByNameAndSoon) {
       ++board.over;
       while (board.over < kRanks - 1) std::this_thread::yield();
       EXPECT_EQ(moecclAllGather(&rank, failed, 1, moecclInt32, comm, nullptr), moecclRemoteError);
-      expectNamed(moecclGetLastError(comm), victim);
+      expectNamed(job, moecclGetLastError(comm), victim);
       check(moecclCommAbort(comm));
     });
   }
@@ -119,8 +119,9 @@ INSTANTIATE_TEST_SUITE_P(All, Death,
 // Who is in no call learns of it too.
 TEST(Deaths, AreKnownOutsideOfCalls) {
   constexpr int kVictim = 5;
-  runProcesses(kVictim, [&](Board& board, int rank) {
-    moecclComm_t comm = join(board, rank, "", false);
+  const Job job = jobOf({kVictim});
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank);
     ++board.ready;
     while (board.ready < kRanks) std::this_thread::yield();
     if (rank == kVictim) raise(SIGKILL);
@@ -145,8 +146,9 @@ TEST(Deaths, AreKnownOutsideOfCalls) {
 // A rank of another part of a split is nobody's concern.
 TEST(Deaths, OfOthersDoNotMatter) {
   constexpr int kVictim = 2;
-  runProcesses(kVictim, [&](Board& board, int rank) {
-    moecclComm_t comm = join(board, rank, "", false), half = nullptr;
+  const Job job = jobOf({kVictim});
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank), half = nullptr;
     check(moecclCommSplit(comm, rank % 2, rank, &half, nullptr), comm);
     ++board.ready;
     while (board.ready < kRanks) std::this_thread::yield();
@@ -180,11 +182,11 @@ class Computing : public testing::TestWithParam<std::pair<int, int>> {};
 // However long: connections with data have no deadline of their own.
 TEST_P(Computing, IsNoDeath) {
   const int seconds = GetParam().first, detectionMs = GetParam().second;
-  setenv("MOECCL_TRANSPORT", "tcp", 1);
-  test::runProcesses(2, {}, [&](Board& board, int rank) {
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.failureDetectionMs = detectionMs;
-    moecclComm_t comm = test::join(board, rank, 2, config);
+  setenv("MOECCL_TEST_PROCESSES", "tcp", 1);
+  Job job = jobOf({}, 2);
+  job.failureDetectionMs = detectionMs;
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank);
     // Messages that the receiver has memory for: their senders fill its connection.
     constexpr int kMessages = 16;
     std::vector<char> data(std::size_t{4} << 20);
@@ -203,7 +205,7 @@ TEST_P(Computing, IsNoDeath) {
     }
     check(moecclCommDestroy(comm));
   });
-  unsetenv("MOECCL_TRANSPORT");
+  unsetenv("MOECCL_TEST_PROCESSES");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Computing, testing::Values(std::pair(4, 1000)));
@@ -212,10 +214,10 @@ INSTANTIATE_TEST_SUITE_P(Slow, Computing, testing::Values(std::pair(20, 0)));
 // However much the others have to tell who is stopped.
 TEST(Stopping, IsNoDeath) {
   constexpr int kMembers = 4, kStopped = 3, kTold = 1000;
-  test::runProcesses(kMembers, {}, [&](Board& board, int rank) {
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.failureDetectionMs = 1000;
-    moecclComm_t comm = test::join(board, rank, kMembers, config), others = nullptr;
+  Job job = jobOf({}, kMembers);
+  job.failureDetectionMs = 1000;
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank), others = nullptr;
     check(moecclCommSplit(comm, rank == kStopped ? MOECCL_SPLIT_NOCOLOR : 0, 0, &others, nullptr),
           comm);
     if (rank == kStopped) {
@@ -237,7 +239,7 @@ TEST(Stopping, IsNoDeath) {
         check(moecclCommSplit(others, 0, 0, &part, nullptr), others);
         check(moecclCommAbort(part), others);
       }
-      std::this_thread::sleep_for(milliseconds(3 * config.failureDetectionMs));
+      std::this_thread::sleep_for(milliseconds(3 * job.failureDetectionMs));
       ++board.over;
     }
     int failed = 0;
@@ -252,8 +254,9 @@ TEST(Stopping, IsNoDeath) {
 // Who destroys does not wait for who has ended meanwhile.
 TEST(Deaths, EndADestroy) {
   constexpr int kVictim = 3;
-  runProcesses(kVictim, [&](Board& board, int rank) {
-    moecclComm_t comm = join(board, rank, "", false);
+  const Job job = jobOf({kVictim});
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank);
     int sum = 0;
     check(moecclAllReduce(&rank, &sum, 1, moecclInt32, moecclSum, comm, nullptr), comm);
     if (rank == kVictim) {
@@ -271,8 +274,9 @@ TEST(Deaths, EndADestroy) {
 // Nor for who has left otherwise, in its own node or another one.
 TEST(Aborts, EndADestroy) {
   const std::set<int> aborting = {2, 3, 6};
-  test::runProcesses(kRanks, {}, [&](Board& board, int rank) {
-    moecclComm_t comm = join(board, rank, "", false);
+  const Job job = jobOf({});
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank);
     const int destroying = kRanks - static_cast<int>(aborting.size());
     if (aborting.contains(rank)) {
       while (board.ready < destroying) std::this_thread::yield();
@@ -345,8 +349,9 @@ TEST(Shrink, GoesOnWithThoseThatLive) {
   for (const bool exits : {false, true}) {
     const std::vector<int> order = {2, 0, 7, 5, 4, 1, 3, 6};
     const std::set<int> dying(order.begin(), order.begin() + (exits ? 0 : kRanks - 1));
-    test::runProcesses(kRanks, dying, [&](Board& board, int rank) {
-      moecclComm_t comm = join(board, rank, "", false);
+    const Job job = jobOf(dying);
+    runParts(job, [&](Board& board, int rank) {
+      moecclComm_t comm = join(job, board, rank);
       std::vector<int> left = {0, 1, 2, 3, 4, 5, 6, 7};
       int met = 0;
       for (int victim : order) {
@@ -373,8 +378,9 @@ TEST(Shrink, GoesOnWithThoseThatLive) {
 TEST(Shrink, OfRanksThatEndMeanwhile) {
   for (int delay : {0, 300, 1000, 3000, 8000, 20000}) {
     SCOPED_TRACE(delay);
-    test::runProcesses(kRanks, {1, 3, 6}, [&](Board& board, int rank) {
-      moecclComm_t comm = join(board, rank, "", false), smaller = nullptr;
+    const Job job = jobOf({1, 3, 6});
+    runParts(job, [&](Board& board, int rank) {
+      moecclComm_t comm = join(job, board, rank), smaller = nullptr;
       ++board.ready;  // an end while others are still making the communicator is their error
       while (board.ready < kRanks) std::this_thread::yield();
       if (rank == 3) raise(SIGKILL);

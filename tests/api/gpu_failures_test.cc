@@ -14,9 +14,7 @@
 #include "moeccl/route.h"
 #include "src/api/handles.h"
 #include "src/comm/gpu_communicator.h"
-#include "tests/api/processes.h"
-#include "tests/api/ranks.h"
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 
 namespace moeccl::test {
 namespace {
@@ -59,12 +57,14 @@ class GpuDeath : public testing::TestWithParam<Way> {};
 // One after the other ends; whoever is left goes on.
 TEST_P(GpuDeath, IsToldByNameAndEndsWhatIsEnqueued) {
   constexpr int kRanks = 4;
-  runProcesses(kRanks, {1, 2}, [](Board& board, int rank) {
+  Job job{.ranks = kRanks, .nodes = {2, 2}, .algorithms = {}};
+  job.processes = true;
+  job.memory = moecclMemoryCuda;
+  job.dying = {1, 2};
+  runParts(job, [&](Board& board, int rank) {
     GpuWorld world({});
     const GpusOfRanks gpus(world);
-    moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-    config.memory = moecclMemoryCuda;
-    moecclComm_t comm = join(board, rank, kRanks, config);
+    moecclComm_t comm = join(job, board, rank);
     std::vector<int> left = {0, 1, 2, 3};
     int met = 0;
     const auto meet = [&](std::atomic<int>& where) {
@@ -86,7 +86,7 @@ TEST_P(GpuDeath, IsToldByNameAndEndsWhatIsEnqueued) {
           GetParam().onStream ? awaitError(comm) : moecclCommSplit(comm, 0, 0, &part, nullptr);
       EXPECT_EQ(result, moecclRemoteError);
       const std::string text = moecclGetLastError(comm);
-      EXPECT_NE(text.find("rank " + std::to_string(place) + " on " + nodeOf(victim, kRanks) +
+      EXPECT_NE(text.find("rank " + std::to_string(place) + " on " + job.nodeNameOf(victim) +
                           " is dead: its process "),
                 std::string::npos)
           << text;
@@ -132,27 +132,17 @@ void die(moecclComm_t comm) {
   Access::tell(gpuCommunicatorOf(comm).job().watch());
 }
 
-class GpusThatFail : public testing::Test {
+class GpusThatFail : public testing::Test, public GpusOfJobs {
  protected:
-  explicit GpusThatFail(const GpuWorld::Options& options) : world_(options) {}
-  ~GpusThatFail() override {
-    EXPECT_TRUE(eventually([&] { return world_.run(), world_.leftovers().empty(); }))
-        << world_.leftovers();
-    EXPECT_EQ(world_.problems(), "");
-    EXPECT_EQ(world_.stuck(), "");
-  }
+  using GpusOfJobs::GpusOfJobs;
 
   void run(int ranks, const RankFunction& function, std::int64_t timeoutMs = 60000) {
     Job job{.ranks = ranks,
             .nodes = {1, ranks - 1},
             .algorithms = "allgather=linear;alltoall=linear;allreduce=linear"};
     job.timeoutMs = timeoutMs;
-    job.memory = moecclMemoryCuda;
-    runJob(job, function);
+    GpusOfJobs::run(job, function);
   }
-
-  GpuWorld world_;
-  GpusOfRanks gpus_{world_};
 };
 
 struct GpuDeaths : GpusThatFail {
@@ -323,7 +313,7 @@ TEST_F(GpuDeaths, AreNamedWhereNcclIsFirst) {
   run(2, [&](moecclComm_t comm, int rank) {
     over.arrive_and_wait();
     if (rank == 1) {
-      world_.breakDown(moecclRemoteError, "the wire is cut");
+      world.breakDown(moecclRemoteError, "the wire is cut");
       over.arrive_and_wait();
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
       die(comm);
@@ -566,8 +556,7 @@ TEST_F(GpuMismatches, OfCollectivesAreToldToAllRanks) {
           rank == 1 ? exchange() : gather(), comm,
           {"rank 1 called alltoall (linear", ") of 2 x int32", " called allgather (linear",
            "3 x int32", "the same calls, in the same order"});
-      EXPECT_TRUE(eventually([&] { return world_.run(), world_.stuck().empty(); }))
-          << world_.stuck();
+      EXPECT_TRUE(eventually([&] { return world.run(), world.stuck().empty(); })) << world.stuck();
       EXPECT_EQ(failedRanks(comm), std::vector<int>());
       over.arrive_and_wait();
       throw Aborts();
@@ -607,7 +596,7 @@ TEST_F(GpuMismatches, OfBucketsAreToldToAllRanks) {
     expectMismatch(dispatch(rank == 2 ? 3 : 2), comm,
                    {"rank 2 called token dispatch (", "latency mode) with room for 8 tokens",
                     "with room for 2 tokens of a rank"});
-    EXPECT_TRUE(eventually([&] { return world_.run(), world_.stuck().empty(); })) << world_.stuck();
+    EXPECT_TRUE(eventually([&] { return world.run(), world.stuck().empty(); })) << world.stuck();
     over.arrive_and_wait();
     check(moecclRouteDestroy(route));
     check(moecclGridAbort(grid));

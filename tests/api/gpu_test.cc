@@ -23,36 +23,18 @@
 #include "src/comm/gpu_communicator.h"
 #include "tests/api/exercise.h"
 #include "tests/api/profiles.h"
-#include "tests/api/ranks.h"
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 #include "tests/gpu/ranks/rank.h"
+#include "tests/job.h"
 
 namespace moeccl::test {
 namespace {
 
 void synchronize(moecclStream_t stream) { myGpu().synchronize(stream); }
 
-// Ranks on GPUs; what the doubles found fault with, or were left with, fails the test.
-class Gpus : public ::testing::Test {
+class Gpus : public ::testing::Test, public GpusOfJobs {
  protected:
-  ~Gpus() override {
-    world_.run();
-    // What has been aborted may still be freed.
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(90);
-    while (!world_.leftovers().empty() && std::chrono::steady_clock::now() < end)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    EXPECT_EQ(world_.problems(), "");
-    EXPECT_EQ(world_.stuck(), "");
-    EXPECT_EQ(world_.leftovers(), "");
-  }
-
-  void run(Job job, const RankFunction& function) {
-    job.memory = moecclMemoryCuda;
-    runJob(job, [&](moecclComm_t comm, int rank) { function(comm, rank); });
-  }
-
-  GpuWorld world_{{.seed = 7, .threads = true}};
-  GpusOfRanks ranks_{world_};
+  Gpus() : GpusOfJobs({.seed = 7, .threads = true}) {}
 };
 
 // Fails the GoogleTest with what fails in a rank.
@@ -121,7 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Slow, JobsOnGpus, ::testing::Values(Nodes{4, 4}), nodes
 // Memory that messages lie in, of every lane, unless a setting says otherwise.
 TEST_F(Gpus, RegisterTheirMemory) {
   const auto registrations = [&] {
-    const std::vector<std::string> calls = world_.calls();
+    const std::vector<std::string> calls = world.calls();
     return std::ranges::count_if(
         calls, [](const std::string& call) { return call.find(": registers ") != call.npos; });
   };
@@ -209,7 +191,7 @@ TEST_F(Gpus, AreKnownByTheirModel) {
 // for what they do otherwise.
 TEST_F(Gpus, CallFunctionsOfNccl) {
   const auto count = [&](const std::string& text) {
-    const std::vector<std::string> calls = world_.calls();
+    const std::vector<std::string> calls = world.calls();
     return std::ranges::count_if(
         calls, [&](const std::string& call) { return call.find(text) != call.npos; });
   };
@@ -269,26 +251,19 @@ TEST_F(Gpus, GiveUpARankThatDoesNotCall) {
 }
 
 TEST(OldGpus, HaveNoAllToAllOfNccl) {
-  GpuWorld world({.threads = true, .withoutAllToAll = true});
-  {
-    const GpusOfRanks gpus(world);
-    Job job{.ranks = 2, .algorithms = "alltoall=native"};
-    job.memory = moecclMemoryCuda;
-    runJob(job, [](moecclComm_t comm, int) {
-      int in[2] = {}, out[2] = {};
-      checkError(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), moecclInvalidUsage, comm,
-                 {"alltoall (native) needs NCCL 2.28", "NCCL double"});
-    });
-    job.algorithms = "";
-    runJob(job, [](moecclComm_t comm, int rank) {
-      const int in[2] = {rank, rank + 10};
-      int out[2] = {};
-      check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
-      synchronize(nullptr);
-      checkThat(out[0] == 10 * rank && out[1] == 10 * rank + 1, "another all-to-all");
-    });
-  }
-  EXPECT_EQ(world.problems(), "");
+  GpusOfJobs gpus({.threads = true, .withoutAllToAll = true});
+  gpus.run({.ranks = 2, .algorithms = "alltoall=native"}, [](moecclComm_t comm, int) {
+    int in[2] = {}, out[2] = {};
+    checkError(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), moecclInvalidUsage, comm,
+               {"alltoall (native) needs NCCL 2.28", "NCCL double"});
+  });
+  gpus.run({.ranks = 2, .algorithms = ""}, [](moecclComm_t comm, int rank) {
+    const int in[2] = {rank, rank + 10};
+    int out[2] = {};
+    check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
+    synchronize(nullptr);
+    checkThat(out[0] == 10 * rank && out[1] == 10 * rank + 1, "another all-to-all");
+  });
 }
 
 TEST_F(Gpus, CallsOfOneCommunicatorShareItsMemoryInOrder) {
@@ -350,33 +325,26 @@ TEST_F(Gpus, CallsBecomeGraphs) {
 // One rank's mistake is told to all, and no rank waits.
 TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
   const Gpu::Id id{"users"};
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank)
-    threads.emplace_back([rank, &id] {
-      try {
-        const Gpu::Comm theirs = myGpu().join(id, 3, rank, -1);
-        const int own = myGpu().device(), current = rank == 1 ? own + 100 : own;
-        myGpu().setDevice(current);
-        moecclComm_t comm = nullptr;
-        const std::string device = std::to_string(own);
-        const moecclResult_t result =
-            moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr);
-        if (rank == 1)
-          checkError(result, moecclInvalidUsage, nullptr,
-                     {"is of device " + device, "current device is " + std::to_string(current),
-                      "cudaSetDevice(" + device + ")"});
-        else
-          checkError(result, moecclRemoteError, nullptr, {"rank 1 failed", "cudaSetDevice("});
-        checkThat(myGpu().device() == current, "another device is current behind the call");
-        myGpu().setDevice(own);
-        myGpu().destroy(theirs);
-      } catch (const std::exception& e) {
-        ADD_FAILURE() << "rank " << rank << ": " << e.what();
-      }
-    });
-  for (std::thread& thread : threads) thread.join();
+  asThreads(3, [&](int rank) {
+    const Gpu::Comm theirs = myGpu().join(id, 3, rank, -1);
+    const int own = myGpu().device(), current = rank == 1 ? own + 100 : own;
+    myGpu().setDevice(current);
+    moecclComm_t comm = nullptr;
+    const std::string device = std::to_string(own);
+    const moecclResult_t result =
+        moecclCommInitNccl(&comm, static_cast<ncclComm*>(theirs), nullptr);
+    if (rank == 1)
+      checkError(result, moecclInvalidUsage, nullptr,
+                 {"is of device " + device, "current device is " + std::to_string(current),
+                  "cudaSetDevice(" + device + ")"});
+    else
+      checkError(result, moecclRemoteError, nullptr, {"rank 1 failed", "cudaSetDevice("});
+    checkThat(myGpu().device() == current, "another device is current behind the call");
+    myGpu().setDevice(own);
+    myGpu().destroy(theirs);
+  });
   // A user's communicator need not block, and may not be ready yet.
-  const std::vector<std::string> calls = world_.calls();
+  const std::vector<std::string> calls = world.calls();
   EXPECT_EQ(std::ranges::count_if(
                 calls, [](const std::string& call) { return call.ends_with(": settles"); }),
             3);
@@ -616,7 +584,7 @@ TEST_F(Gpus, PricePaddingOfBoundedSizes) {
       checkThat(out == in, "wrong data");
     }
   });
-  const std::vector<std::string> calls = world_.calls();
+  const std::vector<std::string> calls = world.calls();
   // Of bruck 20 bytes for each of four blocks in a round, of linear a block of 12 bytes.
   const auto sends = [&](const std::string& bytes) {
     return std::ranges::count_if(calls, [&](const std::string& call) {
@@ -630,13 +598,11 @@ TEST_F(Gpus, PricePaddingOfBoundedSizes) {
 
 // Of all that are predicted, by a profile or without one, the fastest is one that GPUs do not have.
 TEST(OldGpus, ChooseOfWhatTheyServe) {
-  GpuWorld world({.threads = true, .withoutAllToAll = true});
-  const GpusOfRanks gpus(world);
-  Job job{.ranks = 8, .nodes = {4, 4}, .algorithms = ""};
-  job.memory = moecclMemoryCuda;
+  GpusOfJobs gpus({.threads = true, .withoutAllToAll = true});
+  const Job job{.ranks = 8, .nodes = {4, 4}, .algorithms = ""};
   // Of alltoall: none; one that is not served, and one that is; the first alone.
   for (const int measured : {0, 2, 1})
-    runJob(job, [&](moecclComm_t comm, int rank) {
+    gpus.run(job, [&](moecclComm_t comm, int rank) {
       if (measured > 0) {
         moecclProfile_t profile = nullptr;
         check(moecclProfileCreate(comm, &profile), comm);
@@ -653,17 +619,13 @@ TEST(OldGpus, ChooseOfWhatTheyServe) {
       synchronize(nullptr);
       checkThat(out == expected, "wrong data");
     });
-  EXPECT_EQ(world.problems(), "");
 }
 
 // moeccl-fit measures what is listed.
 TEST(OldGpus, ListWhatTheyServeAlone) {
   for (const bool old : {false, true}) {
-    GpuWorld world({.threads = true, .withoutAllToAll = old});
-    const GpusOfRanks gpus(world);
-    Job job{.ranks = 3, .nodes = {}, .algorithms = {}};
-    job.memory = moecclMemoryCuda;
-    runJob(job, [&](moecclComm_t comm, int) {
+    GpusOfJobs gpus({.threads = true, .withoutAllToAll = old});
+    gpus.run({.ranks = 3, .nodes = {}, .algorithms = {}}, [&](moecclComm_t comm, int) {
       moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
       cluster.comm = comm;
       std::set<std::string> names;
@@ -672,7 +634,6 @@ TEST(OldGpus, ListWhatTheyServeAlone) {
       EXPECT_EQ(names.contains("native"), !old);
       EXPECT_TRUE(names.contains("bruck"));
     });
-    EXPECT_EQ(world.problems(), "");
   }
 }
 
@@ -685,7 +646,7 @@ TEST_F(Gpus, ReportWhatNcclReports) {
     int mineIn = 1, out[2];
     check(moecclAllGather(&mineIn, out, 1, moecclInt32, comm, nullptr), comm);
     synchronize(nullptr);
-    world_.breakDown(moecclRemoteError, "the wire is cut");
+    world.breakDown(moecclRemoteError, "the wire is cut");
     check(moecclCommGetAsyncError(comm, &error), comm);
     checkThat(error == moecclRemoteError, "no error, or another");
     checkError(moecclAllGather(&mineIn, out, 1, moecclInt32, comm, nullptr), moecclRemoteError,

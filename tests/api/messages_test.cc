@@ -423,31 +423,25 @@ INSTANTIATE_TEST_SUITE_P(Carriers, Messages, testing::ValuesIn(kCarriers),
 
 TEST(Idle, IsCalledWhileACallWaits) {
   for (const int progressThread : {0, 1}) {
-    moecclUniqueId id;
-    check(moecclGetUniqueId(&id));
+    Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
+    job.progressThread = progressThread;
     std::atomic<int> calls[2] = {};
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank)
-      threads.emplace_back([&, rank] {
-        moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-        config.idle = countCalls;
-        config.idleContext = &calls[rank];
-        config.progressThread = progressThread;
-        moecclComm_t comm;
-        check(moecclCommInitRankConfig(&comm, 2, id, rank, &config));
-        check(moecclBarrier(comm, nullptr), comm);
-        // Rank 1 comes when rank 0's callback has run some more.
-        const int before = calls[0];
-        if (rank == 1)
-          for (int i = 0; i < 10'000 && calls[0] < before + 20; ++i)
-            std::this_thread::sleep_for(1ms);
-        if (rank == 1) {
-          EXPECT_GE(calls[0], before + 20);
-        }
-        check(moecclBarrier(comm, nullptr), comm);
-        check(moecclCommDestroy(comm));
-      });
-    for (std::thread& thread : threads) thread.join();
+    runParts(job, [&](Board& board, int rank) {
+      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+      config.idle = countCalls;
+      config.idleContext = &calls[rank];
+      moecclComm_t comm = join(job, board, rank, config);
+      check(moecclBarrier(comm, nullptr), comm);
+      // Rank 1 comes when rank 0's callback has run some more.
+      const int before = calls[0];
+      if (rank == 1)
+        for (int i = 0; i < 10'000 && calls[0] < before + 20; ++i) std::this_thread::sleep_for(1ms);
+      if (rank == 1) {
+        EXPECT_GE(calls[0], before + 20);
+      }
+      check(moecclBarrier(comm, nullptr), comm);
+      check(moecclCommDestroy(comm));
+    });
   }
 }
 
@@ -468,43 +462,38 @@ void awaitOthers(void* context) {
 
 TEST(Idle, HoldsNobodyUpAndMayRevoke) {
   for (const int progressThread : {0, 1}) {
-    moecclUniqueId id;
-    check(moecclGetUniqueId(&id));
+    Job job{.ranks = 2, .nodes = {}, .algorithms = {}};
+    job.progressThread = progressThread;
     std::atomic<bool> over = false, revoked = false;
     Called called[2];
     called[0].othersOver = &over;
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < 2; ++rank)
-      threads.emplace_back([&, rank] {
-        moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-        config.idle = awaitOthers;
-        config.idleContext = &called[rank];
-        config.progressThread = progressThread;
-        moecclComm_t comm, beside;
-        check(moecclCommInitRankConfig(&comm, 2, id, rank, &config));
-        check(moecclCommSplit(comm, 0, rank, &beside, nullptr), comm);
-        // A call of another thread of rank 0 goes on while the callback runs.
-        std::thread other([&, rank] {
-          for (int i = 0; rank == 0 && i < 10'000 && !called[0].called; ++i)
-            std::this_thread::sleep_for(1ms);
-          check(moecclBarrier(beside, nullptr), beside);
-          if (rank == 0) over = true;
-        });
-        if (rank == 0) {
-          called[0].comm = comm;
-          EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
-          EXPECT_NE(std::string(moecclGetLastError(comm)).find("from idle"), std::string::npos);
-          revoked = true;
-        }
-        other.join();
-        if (rank == 1) {
-          while (!revoked) std::this_thread::sleep_for(1ms);
-          EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
-        }
-        moecclCommAbort(beside);
-        moecclCommAbort(comm);
+    runParts(job, [&](Board& board, int rank) {
+      moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
+      config.idle = awaitOthers;
+      config.idleContext = &called[rank];
+      moecclComm_t comm = join(job, board, rank, config), beside = nullptr;
+      check(moecclCommSplit(comm, 0, rank, &beside, nullptr), comm);
+      // A call of another thread of rank 0 goes on while the callback runs.
+      std::thread other([&, rank] {
+        for (int i = 0; rank == 0 && i < 10'000 && !called[0].called; ++i)
+          std::this_thread::sleep_for(1ms);
+        check(moecclBarrier(beside, nullptr), beside);
+        if (rank == 0) over = true;
       });
-    for (std::thread& thread : threads) thread.join();
+      if (rank == 0) {
+        called[0].comm = comm;
+        EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
+        EXPECT_NE(std::string(moecclGetLastError(comm)).find("from idle"), std::string::npos);
+        revoked = true;
+      }
+      other.join();
+      if (rank == 1) {
+        while (!revoked) std::this_thread::sleep_for(1ms);
+        EXPECT_EQ(moecclBarrier(comm, nullptr), moecclRemoteError);
+      }
+      moecclCommAbort(beside);
+      moecclCommAbort(comm);
+    });
     EXPECT_TRUE(called[0].waited);
   }
 }

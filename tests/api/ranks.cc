@@ -2,29 +2,17 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
 #include <csignal>
-#include <cstring>
-#include <mutex>
+#include <cstdio>
 #include <sstream>
 #include <stdexcept>
 #include <thread>
 
+#include "tests/job.h"
+
 namespace moeccl::test {
 namespace {
-
-// What processes share: the id on its way from rank 0, and the first error.
-struct Board {
-  std::atomic<bool> idReady;
-  moecclUniqueId id;
-  std::atomic<bool> failed;
-  char text[1024];
-};
 
 void note(Board& board, int rank, const char* text) {
   if (!board.failed.exchange(true))
@@ -32,66 +20,6 @@ void note(Board& board, int rank, const char* text) {
 }
 
 thread_local std::vector<moecclGrid_t> gridsToAbort;  // where this rank fails
-
-void runRank(const Job& job, int rank, Board& board, const RankFunction& function) {
-  if (rank == 0) {
-    check(moecclGetUniqueId(&board.id));
-    board.idReady = true;
-  }
-  while (!board.idReady) {
-    if (board.failed) return;  // rank 0 comes by no id any more
-    std::this_thread::yield();
-  }
-  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-  const std::string node = "node" + std::to_string(job.nodeOf(rank));
-  config.nodeId = node.c_str();
-  config.algorithms = job.algorithms.c_str();
-  config.progressThread = job.progressThread;
-  config.timeoutMs = job.timeoutMs;
-  config.memory = job.memory;
-  moecclComm_t comm = nullptr;
-  check(moecclCommInitRankConfig(&comm, job.ranks, board.id, rank, &config));
-  try {
-    function(comm, rank);
-  } catch (const Aborts&) {
-    check(moecclCommAbort(comm));
-    return;
-  } catch (const Aborted&) {
-    return;
-  } catch (const std::exception& e) {
-    note(board, rank, e.what());  // before others fail of what follows
-    for (moecclGrid_t grid : gridsToAbort) moecclGridAbort(grid);
-    moecclCommAbort(comm);
-    return;
-  }
-  check(moecclCommDestroy(comm));
-}
-
-void runNoting(const Job& job, int rank, Board& board, const RankFunction& function) {
-  try {
-    runRank(job, rank, board, function);
-  } catch (const std::exception& e) {
-    note(board, rank, e.what());
-  }
-}
-
-void runProcesses(const Job& job, Board& board, const RankFunction& function) {
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      runNoting(job, rank, board, function);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    int status = 0;
-    waitpid(children[rank], &status, 0);
-    if (status != 0) note(board, rank, ("ended with status " + std::to_string(status)).c_str());
-  }
-}
 
 }  // namespace
 
@@ -101,6 +29,8 @@ int Job::nodeOf(int rank) const {
     first += nodes[node++];
   return node;
 }
+
+std::string Job::nodeNameOf(int rank) const { return "node" + std::to_string(nodeOf(rank)); }
 
 std::string Job::text() const {
   std::ostringstream out;
@@ -122,25 +52,77 @@ moecclGrid_t makeGrid(moecclComm_t comm, const moecclGridShape_t& shape) {
   return grid;
 }
 
-void runJob(const Job& job, const RankFunction& function) {
+moecclComm_t join(const Job& job, Board& board, int rank, moecclConfig_t config) {
+  if (rank == 0) {
+    check(moecclGetUniqueId(&board.id));
+    board.idReady = true;
+  }
+  while (!board.idReady) {
+    if (board.failed) throw std::runtime_error("there is no id");  // and none will come
+    std::this_thread::yield();
+  }
+  const std::string node = job.nodeNameOf(rank);
+  config.nodeId = node.c_str();
+  config.algorithms = job.algorithms.c_str();
+  config.progressThread = job.progressThread;
+  config.timeoutMs = job.timeoutMs;
+  config.failureDetectionMs = job.failureDetectionMs;
+  config.memory = job.memory;
+  moecclComm_t comm = nullptr;
+  check(moecclCommInitRankConfig(&comm, job.ranks, board.id, rank, &config));
+  return comm;
+}
+
+void runParts(const Job& job, const PartFunction& part) {
   SCOPED_TRACE(job.text());
   // What processes use, where a run of the whole program wants to know it of one transport.
   const char* of = std::getenv("MOECCL_TEST_PROCESSES");
   setenv("MOECCL_TRANSPORT", job.ucx ? "ucx" : job.processes && of != nullptr ? of : "auto", 1);
-  void* memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(memory, MAP_FAILED);
-  Board& board = *new (memory) Board{};
-  if (job.processes) {
-    runProcesses(job, board, function);
-  } else {
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < job.ranks; ++rank)
-      threads.emplace_back([&, rank] { runNoting(job, rank, board, function); });
-    for (std::thread& thread : threads) thread.join();
-  }
-  if (board.failed) ADD_FAILURE() << job.text() << ": " << board.text;
-  munmap(memory, sizeof(Board));
+  const Shared<Board> board;
+  const auto noting = [&](int rank) {
+    try {
+      part(*board, rank);
+    } catch (const std::exception& e) {
+      note(*board, rank, e.what());
+    }
+  };
+  const auto ended = [&](int rank, int status) {
+    if (status != (job.dying.contains(rank) ? SIGKILL : 0))
+      note(*board, rank, ("ended with status " + std::to_string(status)).c_str());
+  };
+  if (job.processes)
+    asProcesses(job.ranks, noting, ended);
+  else
+    asThreads(job.ranks, noting);
+  if (board->failed) ADD_FAILURE() << job.text() << ": " << board->text;
+}
+
+void runJob(const Job& job, const RankFunction& function) {
+  runParts(job, [&](Board& board, int rank) {
+    moecclComm_t comm = join(job, board, rank);
+    try {
+      function(comm, rank);
+    } catch (const Aborts&) {
+      check(moecclCommAbort(comm));
+      return;
+    } catch (const Aborted&) {
+      return;
+    } catch (const std::exception& e) {
+      note(board, rank, e.what());  // before others fail of what follows
+      for (moecclGrid_t grid : gridsToAbort) moecclGridAbort(grid);
+      moecclCommAbort(comm);
+      return;
+    }
+    check(moecclCommDestroy(comm));
+  });
+}
+
+void expectNamed(const Job& job, const std::string& text, int dead) {
+  const auto nameOf = [](int rank) { return "rank " + std::to_string(rank); };
+  const std::string name = nameOf(dead) + " on " + job.nodeNameOf(dead) + " is dead: its process ";
+  EXPECT_NE(text.find(name), std::string::npos) << text;
+  for (int rank = 0; rank < job.ranks; ++rank)
+    EXPECT_FALSE(rank != dead && text.find(nameOf(rank)) != std::string::npos) << text;
 }
 
 }  // namespace moeccl::test

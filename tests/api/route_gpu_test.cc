@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/api/schedule_pass.h"
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 
 namespace moeccl::test {
 namespace {
@@ -32,20 +32,11 @@ class GpuMemory final : public Memory {
   }
 };
 
-// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
-// fault with, or were left with, fails the test. Returns what the devices were asked for.
-std::vector<std::string> onGpus(Job job, unsigned seed, const RankFunction& function) {
-  GpuWorld world({.seed = seed, .oneQueue = seed % 5 == 0, .threads = true, .ownMemory = true});
-  {
-    const GpusOfRanks gpus(world);
-    job.memory = moecclMemoryCuda;
-    runJob(job, function);
-  }
-  world.run();
-  EXPECT_EQ(world.problems(), "");
-  EXPECT_EQ(world.stuck(), "");
-  EXPECT_EQ(world.leftovers(), "");
-  return world.calls();
+// Returns what the devices were asked for.
+std::vector<std::string> onGpus(const Job& job, unsigned seed, const RankFunction& function) {
+  GpusOfJobs gpus({.seed = seed, .oneQueue = seed % 5 == 0, .threads = true, .ownMemory = true});
+  gpus.run(job, function);
+  return gpus.world.calls();
 }
 
 std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction& function) {

@@ -1,4 +1,4 @@
-// Ranks for the tests of the set-up: threads that start together, or forked processes.
+// For the tests of the set-up: how ranks end, what a process has open, connections.
 #pragma once
 
 #include <dirent.h>
@@ -15,6 +15,7 @@
 
 #include "src/base/error.h"
 #include "src/bootstrap/socket.h"
+#include "tests/job.h"
 
 namespace moeccl::test {
 
@@ -37,10 +38,7 @@ inline Outcome outcomeOf(const std::function<void()>& part) {
 
 inline std::vector<Outcome> runThreads(int count, const std::function<void(int)>& part) {
   std::vector<Outcome> outcomes(count);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < count; ++i)
-    threads.emplace_back([&, i] { outcomes[i] = outcomeOf([&] { part(i); }); });
-  for (std::thread& thread : threads) thread.join();
+  asThreads(count, [&](int i) { outcomes[i] = outcomeOf([&] { part(i); }); });
   return outcomes;
 }
 

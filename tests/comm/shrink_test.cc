@@ -13,6 +13,7 @@
 
 #include "src/base/error.h"
 #include "src/watch/local_watch.h"
+#include "tests/job.h"
 
 namespace moeccl {
 namespace {
@@ -55,14 +56,11 @@ void runMembers(int ranks, const std::function<void(Member&, int rank)>& body) {
     member.watch = makeLocalWatch(secret, rank, std::vector<std::string>(members.size(), "here"));
     for (int other = 0; other < ranks; ++other) member.members.push_back(other);
   }
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      Member& member = members[static_cast<std::size_t>(rank)];
-      body(member, rank);
-      member.watch->leave();
-    });
-  for (std::thread& thread : threads) thread.join();
+  test::asThreads(ranks, [&](int rank) {
+    Member& member = members[static_cast<std::size_t>(rank)];
+    body(member, rank);
+    member.watch->leave();
+  });
 }
 
 // Returns what each has thrown.

@@ -9,10 +9,10 @@
 #include <mutex>
 #include <numeric>
 #include <random>
-#include <thread>
 
 #include "algorithms/registry.h"
 #include "kernels/reduce.h"
+#include "tests/job.h"
 
 namespace moeccl {
 namespace {
@@ -65,14 +65,11 @@ void runRanks(int ranks, const RankFunction& function) {
     transports.push_back(std::make_unique<CountingTransport>(makeLoopbackTransport(rank, ranks)));
     addresses.push_back(transports.back()->address());
   }
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] {
-      transports[rank]->connect(addresses);
-      function(*transports[rank]);
-      transports[rank]->close(false, 60000);
-    });
-  for (std::thread& thread : threads) thread.join();
+  test::asThreads(ranks, [&](int rank) {
+    transports[rank]->connect(addresses);
+    function(*transports[rank]);
+    transports[rank]->close(false, 60000);
+  });
 }
 
 void complete(Transport& transport, HostRun& run) {

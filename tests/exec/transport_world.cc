@@ -1,8 +1,6 @@
 #include "tests/exec/transport_world.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,8 +10,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <thread>
+
+#include "tests/job.h"
 
 namespace moeccl::test {
 namespace {
@@ -76,61 +75,30 @@ void runRank(const Kind& kind, int rank, int ranks, Board& board,
     body(member);
     transport->close(false, 20000);
   } catch (const Died&) {
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "rank " << rank << ": " << error.what();
   }
 }
 
 std::string runThreads(const Kind& kind, int ranks, const std::function<void(Member&)>& body) {
   Board board;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank)
-    threads.emplace_back([&, rank] { runRank(kind, rank, ranks, board, body); });
-  for (std::thread& thread : threads) thread.join();
+  asThreads(ranks, [&](int rank) { runRank(kind, rank, ranks, board, body); });
   return {};
 }
 
 // The parent never starts a transport, so that a fork finds the libraries untouched.
 std::string runProcesses(const Kind& kind, int ranks, const std::function<void(Member&)>& body) {
-  void* const memory =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  EXPECT_NE(memory, MAP_FAILED);
-  Board& board = *new (memory) Board;
+  const Shared<Board> board;
   // UCX speaks on stdout, where the test speaks too.
   std::FILE* const output = std::tmpfile();
-  std::fflush(nullptr);
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      dup2(fileno(output), STDOUT_FILENO);
-      dup2(fileno(output), STDERR_FILENO);
-      runRank(kind, rank, ranks, board, body);
-      std::fflush(nullptr);
-      _exit(testing::Test::HasFailure() ? 1 : 0);
-    }
-    children.push_back(child);
-  }
-  // In the order of ranks, so one that dies stays a zombie while a lower one lives.
-  const auto deadline = Clock::now() + kPatience;
-  for (std::size_t rank = 0; rank < children.size(); ++rank) {
-    int status = 0;
-    pid_t ended = 0;
-    while (ended == 0 && Clock::now() < deadline) {
-      ended = waitpid(children[rank], &status, WNOHANG);
-      if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    if (ended == 0) {
-      ADD_FAILURE() << "rank " << rank << " hangs";
-      kill(children[rank], SIGKILL);
-      waitpid(children[rank], &status, 0);
-      continue;
-    }
-    const bool killed = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    EXPECT_TRUE(killed || (WIFEXITED(status) && WEXITSTATUS(status) == 0))
+  const auto part = [&](int rank) {
+    dup2(fileno(output), STDOUT_FILENO);
+    dup2(fileno(output), STDERR_FILENO);
+    runRank(kind, rank, ranks, *board, body);
+  };
+  const auto ended = [](int rank, int status) {
+    EXPECT_TRUE(status == 0 || status == SIGKILL)
         << "rank " << rank << " ended with status " << status;
-  }
-  munmap(memory, sizeof(Board));
+  };
+  asProcesses(ranks, part, ended, kPatience);
   std::string text;
   std::rewind(output);
   for (int c; (c = std::fgetc(output)) != EOF;) text.push_back(static_cast<char>(c));

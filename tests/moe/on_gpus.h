@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 #include "tests/moe/on_device.h"
 
 namespace moeccl::test {
@@ -21,27 +21,17 @@ struct GpusOfTest {
 
 using OnGrid = std::function<void(Device& device, moecclGrid_t grid, int rank)>;
 
-// Calls the function on ranks with GPUs that are all there is in the world; what the doubles found
-// fault with fails the test.
 inline void onGpus(const Problem& problem, const GpusOfTest& how, const OnGrid& function) {
   SCOPED_TRACE(problem.text());
-  GpuWorld world({.seed = how.seed, .oneQueue = how.oneQueue, .threads = true, .ownMemory = true});
-  {
-    const GpusOfRanks gpus(world);
-    Job job = jobOf(problem);
-    job.memory = moecclMemoryCuda;
-    job.algorithms = how.algorithms;
-    runJob(job, [&](moecclComm_t comm, int rank) {
-      moecclGrid_t grid = makeGrid(comm, problem.grid);
-      function(*myDevice(), grid, rank);
-      check(moecclGridDestroy(grid));
-    });
-  }
-  world.run();
-  if (how.calls != nullptr) *how.calls = world.calls();
-  EXPECT_EQ(world.problems(), "");
-  EXPECT_EQ(world.stuck(), "");
-  EXPECT_EQ(world.leftovers(), "");
+  GpusOfJobs gpus({.seed = how.seed, .oneQueue = how.oneQueue, .threads = true, .ownMemory = true});
+  Job job = jobOf(problem);
+  job.algorithms = how.algorithms;
+  gpus.run(job, [&](moecclComm_t comm, int rank) {
+    moecclGrid_t grid = makeGrid(comm, problem.grid);
+    function(*myDevice(), grid, rank);
+    check(moecclGridDestroy(grid));
+  });
+  if (how.calls != nullptr) *how.calls = gpus.world.calls();
 }
 
 }  // namespace moeccl::test

@@ -8,8 +8,7 @@
 #include <string>
 
 #include "perf/perf/route.h"
-#include "tests/api/ranks.h"
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 
 namespace moeccl::test {
 namespace {
@@ -51,25 +50,14 @@ nlohmann::json measure(perf::RouteOptions options) {
   options.memory = moecclMemoryCuda;
   options.jsonFile = file;
   options.commandLine = {"moeccl-perf", "route"};
-  GpuWorld world({.seed = 3, .threads = true, .ownMemory = true});
-  {
-    const GpusOfRanks gpus(world);
-    Job ranks;
-    ranks.ranks = 3;
-    ranks.nodes = {2, 1};
-    ranks.memory = moecclMemoryCuda;
-    runJob(ranks, [&](moecclComm_t comm, int rank) {
-      moecclComm_t own = nullptr;
-      check(moecclCommSplit(comm, 0, rank, &own, nullptr), comm);
-      perf::Job job(perf::Comm(own), std::make_unique<GpuMemory>());
-      checkThat(perf::measureRoutes(options, job) == 0, "elements are wrong");
-      job.leave();
-    });
-  }
-  world.run();
-  EXPECT_EQ(world.problems(), "");
-  EXPECT_EQ(world.stuck(), "");
-  EXPECT_EQ(world.leftovers(), "");
+  GpusOfJobs gpus({.seed = 3, .threads = true, .ownMemory = true});
+  gpus.run({.ranks = 3, .nodes = {2, 1}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
+    moecclComm_t own = nullptr;
+    check(moecclCommSplit(comm, 0, rank, &own, nullptr), comm);
+    perf::Job job(perf::Comm(own), std::make_unique<GpuMemory>());
+    checkThat(perf::measureRoutes(options, job) == 0, "elements are wrong");
+    job.leave();
+  });
   std::ifstream in(file);
   nlohmann::json json = nlohmann::json::parse(in);
   std::filesystem::remove(file);

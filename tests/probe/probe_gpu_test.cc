@@ -6,58 +6,39 @@
 #include <chrono>
 #include <cstdlib>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "src/probe/probe.h"
-#include "tests/exec/gpu_ranks.h"
+#include "tests/exec/gpu_jobs.h"
 #include "tests/probe/probing.h"
 
 namespace moeccl::test {
 namespace {
 
-class GpuProbe : public Probing {
+class GpuProbe : public Probing, public GpusOfJobs {
  protected:
-  GpuProbe() {
+  GpuProbe() : GpusOfJobs({.seed = 7, .threads = true}) {
     replaceProbeTime([] {
       return TimePoint(std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(myGpu().secondsOfMessages())));
     });
   }
-  ~GpuProbe() override {
-    replaceProbeTime(nullptr);
-    world_.run();
-    EXPECT_EQ(world_.problems(), "");
-    EXPECT_EQ(world_.stuck(), "");
-    EXPECT_EQ(world_.leftovers(), "");
-  }
+  ~GpuProbe() override { replaceProbeTime(nullptr); }
 
   // What each rank predicts. On rank 2's GPU no block of `limit` bytes can be allocated.
   std::vector<double> predictions(const std::vector<int>& nodes,
                                   std::size_t limit = static_cast<std::size_t>(-1)) {
-    const Job job{.ranks = 4, .nodes = nodes, .algorithms = {}};
+    Job job{.ranks = 4, .nodes = nodes, .algorithms = {}};
+    job.memory = moecclMemoryCuda;
     std::vector<double> all(4);
-    moecclUniqueId id;
-    check(moecclGetUniqueId(&id));
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < job.ranks; ++rank)
-      threads.emplace_back([&, rank] {
-        if (rank == 2) myGpu().limitMemory(limit);
-        const std::string node = "node" + std::to_string(job.nodeOf(rank));
-        moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-        config.nodeId = node.c_str();
-        config.memory = moecclMemoryCuda;
-        moecclComm_t comm = nullptr;
-        ASSERT_EQ(moecclCommInitRankConfig(&comm, job.ranks, id, rank, &config), moecclSuccess)
-            << moecclGetLastError(nullptr);
-        EXPECT_NO_THROW({
-          all[static_cast<std::size_t>(rank)] = predicted(comm);
-          EXPECT_LT(myGpu().secondsOfMessages(), kProbeSeconds);
-          exchange(comm, rank);
-        });
-        EXPECT_EQ(moecclCommDestroy(comm), moecclSuccess);
-      });
-    for (std::thread& thread : threads) thread.join();
+    runParts(job, [&](Board& board, int rank) {
+      if (rank == 2) myGpu().limitMemory(limit);
+      moecclComm_t comm = join(job, board, rank);
+      all[static_cast<std::size_t>(rank)] = predicted(comm);
+      EXPECT_LT(myGpu().secondsOfMessages(), kProbeSeconds);
+      exchange(comm, rank);
+      check(moecclCommDestroy(comm));
+    });
     return all;
   }
   // The communicator is of use.
@@ -80,13 +61,10 @@ class GpuProbe : public Probing {
   }
   // How often messages were sent so far.
   std::size_t sends() {
-    const std::vector<std::string> calls = world_.calls();
+    const std::vector<std::string> calls = world.calls();
     return static_cast<std::size_t>(std::ranges::count_if(
         calls, [](const std::string& call) { return call.find(": send ") != std::string::npos; }));
   }
-
-  GpuWorld world_{{.seed = 7, .threads = true}};
-  GpusOfRanks ranks_{world_};
 };
 
 TEST_F(GpuProbe, LinksAreMeasuredOnceAndAlikeOnAllRanks) {

@@ -2,10 +2,8 @@
 // the rendezvous' service included. The others name it, and do not wait for a timeout.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -15,6 +13,8 @@
 #include "src/bootstrap/rendezvous.h"
 #include "src/watch/mesh_watch.h"
 #include "tests/bootstrap/support.h"
+#include "tests/job.h"
+#include "tests/sanitized.h"
 
 namespace {
 
@@ -84,7 +84,6 @@ void runRank(Board& board, int rank, int victim, int messages) {
   // The one that serves tells late ranks too what has happened, as long as it lives.
   ++board.over;
   eventually([&] { return board.over >= kRanks - 1; });
-  _exit(testing::Test::HasFailure());
 }
 
 void expectNamed(const Board& board, int rank, int victim, int messages) {
@@ -107,45 +106,34 @@ void expectNamed(const Board& board, int rank, int victim, int messages) {
 }
 
 // Returns whether the victim sent so many.
-bool killAfter(Board& board, int victim, int messages) {
+bool killAfter(int victim, int messages) {
   SCOPED_TRACE("rank " + std::to_string(victim) + " after " + std::to_string(messages) +
                " messages");
-  new (&board) Board{};
-  pid_t children[kRanks];
-  for (int rank = 0; rank < kRanks; ++rank) {
-    children[rank] = fork();
-    if (children[rank] == 0) runRank(board, rank, victim, messages);
-  }
+  const Shared<Board> board;
   bool killed = false;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    int status = 0;
-    waitpid(children[rank], &status, 0);
-    if (rank == victim && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL)
-      killed = true;
-    else
-      EXPECT_EQ(status, 0) << "rank " << rank;
-  }
+  asProcesses(
+      kRanks, [&](int rank) { runRank(*board, rank, victim, messages); },
+      [&](int rank, int status) {
+        if (rank == victim && status == SIGKILL)
+          killed = true;
+        else
+          EXPECT_EQ(status, 0) << "rank " << rank;
+      });
   for (int rank = 0; rank < kRanks; ++rank)
-    if (rank != victim || !killed) expectNamed(board, rank, victim, messages);
+    if (rank != victim || !killed) expectNamed(*board, rank, victim, messages);
   return killed;
 }
 
 class Start : public testing::TestWithParam<int> {};
 
 TEST_P(Start, AVictimIsNamedWhateverItHasSaid) {
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#ifdef MOECCL_THREAD_SANITIZED
   GTEST_SKIP() << "the thread sanitizer allows no threads in a child that was forked";
 #endif
-#endif
-  void* const shared =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
   int messages = 1;
-  while (killAfter(*static_cast<Board*>(shared), GetParam(), messages) && !HasFailure()) ++messages;
+  while (killAfter(GetParam(), messages) && !HasFailure()) ++messages;
   // A greeting, a wish to join, and its part of each all-gather.
   EXPECT_GT(messages, 10);
-  munmap(shared, sizeof(Board));
 }
 
 INSTANTIATE_TEST_SUITE_P(Victims, Start, testing::Range(0, kRanks));

@@ -3,11 +3,9 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,6 +24,8 @@
 #include "src/watch/mesh.h"
 #include "src/watch/mesh_watch.h"
 #include "tests/bootstrap/support.h"
+#include "tests/job.h"
+#include "tests/sanitized.h"
 
 namespace moeccl::test {
 namespace {
@@ -196,14 +196,12 @@ TEST_P(Watches, WhoLeavesIsNotDead) {
 INSTANTIATE_TEST_SUITE_P(All, Watches, testing::Values(Kind{"local", true}, Kind{"mesh", false}),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// Runs `part` on forked processes; those that `die` kill themselves in it. All that live must
+// Runs `part` on processes; those that are `dying` kill themselves in it. All that live must
 // succeed.
 void runProcesses(const Topology& topology, const std::set<int>& dying,
                   const std::function<void(Watch&, int* told)>& part) {
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
+#ifdef MOECCL_THREAD_SANITIZED
   GTEST_SKIP() << "the thread sanitizer allows no threads in a child that was forked";
-#endif
 #endif
   const int ranks = topology.ranks();
   struct Board {
@@ -211,37 +209,21 @@ void runProcesses(const Topology& topology, const std::set<int>& dying,
     std::atomic<bool> open;
     moecclUniqueId id;
   };
-  void* const shared =
-      mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  ASSERT_NE(shared, MAP_FAILED);
-  Board& board = *new (shared) Board{};
-  std::vector<pid_t> children;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const pid_t child = fork();
-    if (child == 0) {
-      const Outcome outcome = outcomeOf([&] {
-        // Not in the parent: the address sanitizer bears no forks of a process that has threads.
-        if (rank == 0) {
-          board.id = makeUniqueId();
-          board.open = true;
-        }
-        if (!eventually([&] { return board.open.load(); })) throw std::runtime_error("no id");
-        const auto oob = join(board.id, ranks, rank, 20000);
-        const auto watch = makeMeshWatch(*oob, topology, optionsOf(topology));
-        part(*watch, &board.told);
-      });
-      if (outcome.result != moecclSuccess)
-        std::fprintf(stderr, "rank %d: %s\n", rank, outcome.text.c_str());
-      _exit(outcome.result != moecclSuccess || testing::Test::HasFailure());
+  const Shared<Board> board;
+  const auto runRank = [&](int rank) {
+    // Not in the parent: the address sanitizer bears no forks of a process that has threads.
+    if (rank == 0) {
+      board->id = makeUniqueId();
+      board->open = true;
     }
-    children.push_back(child);
-  }
-  for (int rank = 0; rank < ranks; ++rank) {
-    int status = 0;
-    waitpid(children[static_cast<std::size_t>(rank)], &status, 0);
+    if (!eventually([&] { return board->open.load(); })) throw std::runtime_error("no id");
+    const auto oob = join(board->id, ranks, rank, 20000);
+    const auto watch = makeMeshWatch(*oob, topology, optionsOf(topology));
+    part(*watch, &board->told);
+  };
+  asProcesses(ranks, runRank, [&](int rank, int status) {
     EXPECT_EQ(status, dying.contains(rank) ? SIGKILL : 0) << "rank " << rank;
-  }
-  munmap(shared, sizeof(Board));
+  });
 }
 
 // Breaks every TCP connection of this process, as something that lies between may; returns how
