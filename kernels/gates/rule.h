@@ -19,9 +19,10 @@
 // its owner's.
 //
 // To add a gate: its Kind and its fields in gate.h, what they must be in config.cc, a header with
-// its rule, which is named in withRule (rules.h), and plain loops in tests/kernels/gates_plain.cc,
-// by which all tests of kernels know it. For the layer: its place in moecclMoeGate_t, in
-// src/model/gate_config.cc, and in the reference, examples/moe_reference_gates.cc.
+// its rule, which is named in withRule (rules.h), its place in moecclMoeGate_t and in
+// src/model/gate_config.cc, and plain loops in the reference, examples/moe_reference_gates.cc. All
+// tests of kernels know it by everyConfig (tests/kernels/gate_pass.cc), those against the reference
+// by configOf (gates_reference.cc) too.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/reduce_ops.h"
 #include "tests/gpu/check.h"
-#include "tests/kernels/gates_plain.h"
+#include "tests/kernels/gate_pass.h"
 
 namespace moeccl::gpu {
 namespace {

@@ -31,7 +31,7 @@ library_sources() {
 sources_of() {
   case $1 in
     kernels_gpu)
-      printf '%s\n' "${kernel_sources[@]}" tests/kernels/{gates_plain,plain}.cc tests/gpu/{check,main}.cc \
+      printf '%s\n' "${kernel_sources[@]}" tests/kernels/{gate_pass,plain}.cc tests/gpu/{check,main}.cc \
         tests/gpu/*_test.cc
       ;;
     bench_gpu)

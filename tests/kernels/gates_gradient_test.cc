@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "tests/kernels/gates_plain.h"
+#include "tests/kernels/gate_pass.h"
 
 namespace moeccl::gates {
 namespace {

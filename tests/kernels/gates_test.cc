@@ -1,4 +1,5 @@
-// What the gates decide, against plain loops; that it does not depend on how a batch is cut; edges.
+// What the gates decide, against the reference of layers; that it does not depend on how a batch is
+// cut; edges.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 #include "kernels/gates/gshard.h"
 #include "kernels/gates/logits.h"
 #include "kernels/gates/softmax.h"
-#include "tests/kernels/gates_plain.h"
+#include "tests/kernels/gates_reference.h"
 
 namespace moeccl::gates {
 namespace {
@@ -41,34 +42,35 @@ std::vector<Choice> choicesOf(const Batch& batch, const Pass<Real>& run, std::in
 }
 
 template <typename Real>
-void compareWithLoops(const Batch& batch, double tolerance) {
+void compareWithReference(const Batch& batch, double tolerance) {
   SCOPED_TRACE(batch.name);
-  const PlainResult plain = plainGate<Real>(batch);
+  const ReferenceResult expected = referenceGate<Real>(batch);
   const Pass<Real> run(batch, 1, {batch.config.batchTokens});
   for (std::int64_t t = 0; t < batch.config.batchTokens; ++t) {
     const std::vector<Choice> choices = choicesOf(batch, run, t);
-    ASSERT_EQ(choices.size(), plain.tokens[t].size()) << "token " << t;
+    ASSERT_EQ(choices.size(), expected.tokens[t].size()) << "token " << t;
     for (std::size_t c = 0; c < choices.size(); ++c) {
-      ASSERT_EQ(choices[c].expert, plain.tokens[t][c].expert) << "token " << t << " choice " << c;
-      ASSERT_NEAR(choices[c].weight, plain.tokens[t][c].weight, tolerance)
+      ASSERT_EQ(choices[c].expert, expected.tokens[t][c].expert)
+          << "token " << t << " choice " << c;
+      ASSERT_NEAR(choices[c].weight, expected.tokens[t][c].weight, tolerance)
           << "token " << t << " choice " << c;
     }
   }
   for (std::int32_t e = 0; e < batch.config.experts; ++e)
-    ASSERT_EQ(run.sums[e], plain.assigned[e]) << "expert " << e;
-  ASSERT_NEAR(run.loss, plain.loss, 1e-12 * std::max(1.0, plain.loss));
+    ASSERT_EQ(run.sums[e], expected.assigned[e]) << "expert " << e;
+  ASSERT_NEAR(run.loss, expected.loss, 1e-12 * std::max(1.0, expected.loss));
 }
 
-TEST(Gates, DecideAsPlainLoopsDo) {
+TEST(Gates, DecideAsTheReferenceDoes) {
   unsigned seed = 1;
   for (const Config& config : everyConfig()) {
     ASSERT_EQ(problem(config), "");
     Batch batch = batchOf(config, seed++);
     for (bool random : {true, false}) {
       if (!random) batch.draw.reset();
-      compareWithLoops<float>(batch, 1e-6);
-      // Jittered inputs are rounded to Real, and the loops round to float.
-      if (config.jitter == 0) compareWithLoops<double>(batch, 1e-12);
+      compareWithReference<float>(batch, 1e-6);
+      // Jittered inputs are rounded to Real, and the reference rounds to float.
+      if (config.jitter == 0) compareWithReference<double>(batch, 1e-12);
       if (HasFatalFailure()) return;
     }
   }
@@ -81,7 +83,7 @@ TEST(Gates, EqualExpertsAreChosenByRisingNumber) {
     if (config.kind == Kind::expertChoice || config.expertGroups > 1) continue;
     Batch batch = batchOf(config, seed++, Values::few);
     batch.draw.reset();
-    compareWithLoops<double>(batch, 1e-12);
+    compareWithReference<double>(batch, 1e-12);
     if (HasFatalFailure()) return;
     std::fill(batch.gate.begin(), batch.gate.end(), 0.25);
     std::fill(batch.bias.begin(), batch.bias.end(), 0.0);

@@ -1,4 +1,4 @@
-// The gates in plain loops, and passes through the real ones to hold against them.
+// Batches of tokens for gates of every kind, and passes of them through the real gates.
 #pragma once
 
 #include <cstdint>
@@ -26,20 +26,6 @@ std::string nameOf(const Config& config);
 // With data from `seed`. Few different values make equal logits common.
 enum class Values { any, few };
 Batch batchOf(const Config& config, unsigned seed, Values values = Values::any);
-
-struct Choice {
-  std::int32_t expert;
-  double weight;
-};
-
-struct PlainResult {
-  std::vector<std::vector<Choice>> tokens;  // choices of each, in order
-  std::vector<double> assigned;             // [experts]
-  double loss = 0;
-};
-// Logits are made of numbers of type Real.
-template <typename Real>
-PlainResult plainGate(const Batch& batch);
 
 // A batch through the real gate, in parts that end where `ends` says, the last at the batch's end.
 template <typename Real>
