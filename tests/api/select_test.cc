@@ -701,9 +701,9 @@ TEST(Select, ClustersThatDoNotExist) {
   query.layer = &layer;
   query.pass = moecclPassBoth;
   const auto choices = schedules(query);
-  ASSERT_EQ(choices.size(), 3u);
-  EXPECT_NE(choices[0].schedule, moecclScheduleBaseline);
-  EXPECT_EQ(choices[2].schedule, moecclScheduleBaseline);
+  ASSERT_GE(choices.size(), 3u);
+  EXPECT_NE(choices.front().schedule, moecclScheduleBaseline);
+  EXPECT_EQ(choices.back().schedule, moecclScheduleBaseline);
 
   size_t bytes = 0;
   check(moecclExplain(&query, nullptr, nullptr, &bytes));
