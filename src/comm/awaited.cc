@@ -2,19 +2,16 @@
 #include "src/comm/awaited.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace moeccl {
 
 void Awaited::add(std::uint32_t call, int rank, int other) {
-  if (std::exchange(call_, call) != call) byRank_.clear();
   Told& told = byRank_[rank];
-  if (Clock::now() - told.at > kHolds) told = {Clock::now(), {}};
+  if (told.call != call || Clock::now() - told.at > kHolds) told = {Clock::now(), call, {}};
   told.others.insert(other);
 }
 
-std::vector<int> Awaited::atTheEnd(std::uint32_t call, int rank,
-                                   const std::vector<int>& others) const {
+std::vector<int> Awaited::atTheEnd(int rank, const std::vector<int>& others) const {
   std::vector<int> next = others, ends;
   std::set<int> seen{rank};
   while (!next.empty()) {
@@ -22,7 +19,7 @@ std::vector<int> Awaited::atTheEnd(std::uint32_t call, int rank,
     next.pop_back();
     if (!seen.insert(one).second) continue;
     const auto told = byRank_.find(one);
-    if (call != call_ || told == byRank_.end() || Clock::now() - told->second.at > kHolds)
+    if (told == byRank_.end() || Clock::now() - told->second.at > kHolds)
       ends.push_back(one);
     else
       next.insert(next.end(), told->second.others.begin(), told->second.others.end());

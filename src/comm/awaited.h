@@ -1,5 +1,6 @@
-// Who waits for whom in a call that stands still, as ranks tell each other before they give it up.
-// A rank may wait for one that only hands on what another has not sent.
+// Who waits for whom in calls that stand still, as ranks tell each other before they give one up. A
+// rank may wait for one that only hands on what another has not sent, or that waits in an earlier
+// call.
 #pragma once
 
 #include <chrono>
@@ -19,16 +20,16 @@ class Awaited {
   void add(std::uint32_t call, int rank, int other);
   // The ranks for whom all wait in the end, if `rank` waits for `others`: they have not told that
   // they wait. In order; empty where ranks wait in a circle.
-  std::vector<int> atTheEnd(std::uint32_t call, int rank, const std::vector<int>& others) const;
+  std::vector<int> atTheEnd(int rank, const std::vector<int>& others) const;
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Told {
     Clock::time_point at{};
+    std::uint32_t call = 0;  // in which it waits
     std::set<int> others;
   };
-  std::uint32_t call_ = 0;  // that the rest is about
   std::map<int, Told> byRank_;
 };
 

@@ -386,20 +386,20 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
   const auto owner = std::ranges::find_if(plans_.all(), [&](const auto& plan) {
     return std::ranges::any_of(plan->slots, [&](const auto& slot) { return &slot->run == &run; });
   });
-  const std::vector<int> awaited = run.awaitedPeers();
-  const auto* const collective = dynamic_cast<const HostRun*>(&run);
-  std::vector<int> ends = awaited;
-  if (collective != nullptr) ends = awaited_.atTheEnd(collective->call(), rank_, awaited);
+  const std::vector<int> awaited = run.awaitedPeers(), untaken = run.untakenPeers();
+  const bool collective = dynamic_cast<const HostRun*>(&run) != nullptr;
+  const std::vector<int>& named = awaited.empty() ? untaken : awaited;
+  const std::vector<int> ends =
+      collective ? awaited_.atTheEnd(rank_, run.neededPeers()) : named;
   std::string text = (owner == plans_.all().end() ? "messages" : textOf(**owner)) +
                      ": no progress for " + std::to_string(timeout.count()) + " ms";
   const auto* const messages = dynamic_cast<const MessageRun*>(&run);
   if (awaited.empty() && messages != nullptr && messages->waitsForAnybody())
     text += "; rank " + std::to_string(rank_) + " still waits for a message of any rank";
-  else if (awaited.empty())
-    text += "; peers do not take what rank " + std::to_string(rank_) + " sends";
-  else
-    text += "; rank " + std::to_string(rank_) + " still waits for " + rankList(awaited) +
-            (ends.empty() || ends == awaited ? "" : ", in the end for " + rankList(ends)) +
+  else if (!named.empty())
+    text += "; rank " + std::to_string(rank_) + " still waits for " + rankList(named) +
+            (awaited.empty() ? " to take what it sends" : "") +
+            (ends.empty() || ends == named ? "" : ", in the end for " + rankList(ends)) +
             ": stuck, in another collective, or not calling at all";
   fail(moecclTimeout, ends.size() == 1 ? ends[0] : -1, text, true);
 }

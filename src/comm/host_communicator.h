@@ -145,7 +145,8 @@ class HostCommunicator final : public Communicator {
   void judge(const Active& active);
   // A question of another rank of the communicator.
   void answer(int source, const Notice& question);
-  // Another rank says for whom it waits in a call. Where this one is in the same, so does it.
+  // Another rank says for whom it waits in a call. Where this one waits, in that or in another, so
+  // does it.
   void hearAwaited(int source, const Notice& notice);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
   Notice noticeOf(moecclResult_t result, const std::string& text) const;

@@ -140,22 +140,21 @@ void HostCommunicator::tellAwaited(const HostRun& run) {
   const std::chrono::steady_clock::time_point now = std::chrono::steady_clock::now();
   if (record == nullptr || now - record->told <= Awaited::kHolds) return;
   record->told = now;
-  std::vector<int> awaited = run.awaitedPeers();
+  std::vector<int> awaited = run.neededPeers();
   awaited.resize(std::min(awaited.size(), kTold));
   for (const int rank : awaited) notify(moecclInProgress, rank, record->signature.text(), record);
 }
 
 void HostCommunicator::hearAwaited(int source, const Notice& notice) {
   const auto whom = std::ranges::find(transportRanks_, notice.culprit);
-  CallRecord* const record = calls_.find(notice.call);
-  if (whom == transportRanks_.end() || record == nullptr ||
-      record->signature.digest() != notice.digest)
+  const CallRecord* const record = calls_.find(notice.call);
+  if (whom == transportRanks_.end() ||
+      (record != nullptr && record->signature.digest() != notice.digest))
     return;
   awaited_.add(notice.call, source, static_cast<int>(whom - transportRanks_.begin()));
   forEachRun([&](const Run& run) {
     const auto* const collective = dynamic_cast<const HostRun*>(&run);
-    if (collective != nullptr && !run.idle() && !run.failed() && collective->call() == notice.call)
-      tellAwaited(*collective);
+    if (collective != nullptr && !run.idle() && !run.failed()) tellAwaited(*collective);
   });
 }
 

@@ -236,11 +236,11 @@ bool HostRun::findStray(Tag* found) const {
   return false;
 }
 
-std::vector<int> HostRun::awaitedPeers() const {
+std::vector<int> HostRun::peersOf(bool sends) const {
   std::vector<int> peers;
   for (const OpTransfer& transfer : transfers_) {
     const Op& op = plan_->plan().ops[transfer.op];
-    if (transfer.active && op.kind == OpKind::recv) peers.push_back(op.peer);
+    if (transfer.active && (op.kind == OpKind::send) == sends) peers.push_back(op.peer);
   }
   std::ranges::sort(peers);
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());

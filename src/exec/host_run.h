@@ -47,7 +47,6 @@ class HostRun final : public Run {
   void reserve(std::size_t bytes);
   // What the plan's scratch blocks hold, when the run is over.
   const std::byte* scratch() const { return arena_.get(); }
-  std::vector<int> awaitedPeers() const override;
 
   // A message that has come for the same call of the same communicator, but with another digest.
   bool findStray(Tag* found) const;
@@ -65,6 +64,7 @@ class HostRun final : public Run {
   };
 
   static void transferDone(Transfer* self, TransferStatus status, std::size_t bytes);
+  std::vector<int> peersOf(bool sends) const override;
 
   void reduce(const Op& op);
   void layOut();

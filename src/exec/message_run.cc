@@ -92,11 +92,11 @@ void MessageRun::cancel() {
     if (parts_[i]->active) path_.transport->cancel(parts_[i].get());
 }
 
-std::vector<int> MessageRun::awaitedPeers() const {
+std::vector<int> MessageRun::peersOf(bool sends) const {
   std::vector<int> peers;
   for (std::size_t i = 0; i < used_; ++i) {
     const Part& part = *parts_[i];
-    if (!part.message.isSend && !part.over && part.message.peer != kAnySource)
+    if (part.message.isSend == sends && !part.over && part.message.peer != kAnySource)
       peers.push_back(part.message.peer);
   }
   std::ranges::sort(peers);

@@ -41,7 +41,6 @@ class MessageRun final : public Run {
   class Queue;
   void start(const Path& path, std::span<const Message> messages, Queue* queue);
   void cancel() override;
-  std::vector<int> awaitedPeers() const override;
   // A receive has not been posted, as nobody has sent anything for it.
   bool waitsForAnybody() const;
   // In order to be found in a queue.
@@ -55,6 +54,7 @@ class MessageRun final : public Run {
   };
 
   static void partDone(Transfer* self, TransferStatus status, std::size_t bytes);
+  std::vector<int> peersOf(bool sends) const override;
   bool isOwn(const Part& part) const { return part.message.peer == path_.rank; }
   void copyOwn();
   // `peer`: who sends it.

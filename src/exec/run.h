@@ -2,7 +2,9 @@
 // receives of the caller's own (message_run.h).
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -35,10 +37,21 @@ class Run {
   // transport has done with the caller's buffers.
   virtual void cancel() = 0;
   // Ranks of the communicator that unfinished receives wait for, ascending.
-  virtual std::vector<int> awaitedPeers() const = 0;
+  std::vector<int> awaitedPeers() const { return peersOf(false); }
+  // Ranks that have not taken what this one sends, ascending.
+  std::vector<int> untakenPeers() const { return peersOf(true); }
+  // Both.
+  std::vector<int> neededPeers() const {
+    const std::vector<int> awaited = awaitedPeers(), untaken = untakenPeers();
+    std::vector<int> all;
+    std::ranges::set_union(awaited, untaken, std::back_inserter(all));
+    return all;
+  }
 
  protected:
   Run() = default;
+  // Those of unfinished sends, or of unfinished receives; each once, ascending.
+  virtual std::vector<int> peersOf(bool sends) const = 0;
 
   void begin(int parts) {
     unfinished_ = parts;

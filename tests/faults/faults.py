@@ -9,6 +9,7 @@ the results; then
   --kills    a rank is killed (SIGKILL) at a random moment, and the survivors shrink and go on
   --kills-at-start  a rank is killed while ranks join: only one that has not joined is waited for
   --stops    a rank is stopped for longer than config.failureDetectionMs, and goes on: nothing may happen
+  --hangs    a rank is stopped for good: after MOECCL_TIMEOUT all the others name it, whoever they waited for
   --outages  a node's uplink goes down for less than config.failureDetectionMs: nothing may happen
   --resets   connections by which ranks watch each other are reset, again and again: nothing may happen
   --cuts     a node's uplink goes down, and each side shrinks and goes on
@@ -312,6 +313,16 @@ def cut(lab, program, seed, tally, at_start=False):
     judge(tally, case, lost, since, not at_start, reports, ended, cut_off=lost)
 
 
+def process_of(lab, rank):
+    """The process of a job's rank, as its node numbers it."""
+    find = ["sh", "-c", f"grep -lz '^MOECCL_RANK={rank}$' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | "
+            f"while read p; do grep -q faults_rank /proc/$p/comm && echo $p; done"]
+    pids = lab.call("exec", lab.node_of(rank), "--", *find).stdout.split()
+    if len(pids) != 1:
+        sys.exit(f"cannot find rank {rank}: {pids}")
+    return pids[0]
+
+
 def stop(lab, program, seed, tally):
     chance = random.Random(seed)
     victim = chance.randrange(lab.ranks)
@@ -320,15 +331,52 @@ def stop(lab, program, seed, tally):
     if case.stamp("joined") is None:
         tally.fault("never began", case, victim, open(case.log.name, errors="replace").read()[-2000:])
         return
-    find = ["sh", "-c", f"grep -lz '^MOECCL_RANK={victim}$' /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | "
-            f"while read p; do grep -q faults_rank /proc/$p/comm && echo $p; done"]
-    pids = lab.call("exec", lab.node_of(victim), "--", *find).stdout.split()
-    if len(pids) != 1:
-        sys.exit(f"cannot find rank {victim}: {pids}")
-    lab.call("exec", lab.node_of(victim), "--", "kill", "-STOP", pids[0])
+    pid = process_of(lab, victim)
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-STOP", pid)
     time.sleep(5)
-    lab.call("exec", lab.node_of(victim), "--", "kill", "-CONT", pids[0])
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-CONT", pid)
     undisturbed(tally, case, "took a stopped rank for dead")
+
+
+def mentions(text, rank):
+    """Whether it is in a text's "rank 3" or "ranks 0, 2-5"."""
+    for listed in re.findall(r"\branks? (\d+(?:-\d+)?(?:, \d+(?:-\d+)?)*)", text):
+        for part in listed.split(", "):
+            first, _, last = part.partition("-")
+            if int(first) <= rank <= int(last or first):
+                return True
+    return False
+
+
+def hang(lab, program, seed, tally):
+    chance = random.Random(seed)
+    victim = chance.randrange(lab.ranks)
+    case = Case(lab, program, seed, 60, MOECCL_TIMEOUT="2000")
+    tally.cases += 1
+    if case.stamp("joined") is None:
+        tally.fault("never began", case, victim, open(case.log.name, errors="replace").read()[-2000:])
+        return
+    pid = process_of(lab, victim)
+    time.sleep(chance.random() * 0.5)
+    since = time.monotonic_ns()
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-STOP", pid)
+    others = set(range(lab.ranks)) - {victim}
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and not all(os.path.exists(os.path.join(case.out, f"{rank}.json")) for rank in others):
+        time.sleep(0.05)
+    lab.call("exec", lab.node_of(victim), "--", "kill", "-CONT", pid)
+    reports, ended = case.finish()
+    for rank in others:
+        tally.survivors += 1
+        report = reports.get(rank)
+        if report is None:
+            tally.fault("crashed" if ended else "hung", case, rank, open(case.log.name, errors="replace").read()[-2000:])
+            continue
+        tally.times.append((report["returned"] - since) / 1e9)
+        if report["result"] == "success":
+            tally.fault("saw nothing", case, rank, report)
+        elif not mentions(report["text"], victim):
+            tally.fault("did not name the stopped rank", case, rank, report["text"])
 
 
 def outage(lab, program, seed, tally):
@@ -432,7 +480,8 @@ def hold(lab, program, seed, tally, lives, collectives):
     print(f"  {lives} lives, {collectives} collectives each: at most {grown} KiB more than at first")
 
 
-KINDS = {"strangers": strangers, "kills": kill, "kills-at-start": kill_at_start, "stops": stop, "outages": outage, "resets": resets, "cuts": cut,
+KINDS = {"strangers": strangers, "kills": kill, "kills-at-start": kill_at_start, "stops": stop, "hangs": hang, "outages": outage,
+         "resets": resets, "cuts": cut,
          "cuts-at-start": functools.partial(cut, at_start=True)}
 
 
