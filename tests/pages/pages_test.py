@@ -4,8 +4,8 @@
     pages_test.py --source DIR --build DIR PAGE                runs a page of the repository
     pages_test.py --source DIR --build DIR --installed PAGE    runs it with an installation under a prefix, without the repository
     pages_test.py --source DIR --build DIR --all               every command of every page is run by this test, or by one that
-                                                               NOT_HERE names; behind it stands what it prints; tests that pages
-                                                               name are there
+                                                               NOT_HERE names; behind it stands what it prints; labs are taken
+                                                               down; tests that pages name are there
 
 Commands run in a folder that is gone at the end. It has links to the repository's files, with the build as build/, or in an
 installation only the programs that the page shows. Numbers of measured output may differ, except on pages of EXACT, and so may the
@@ -39,15 +39,18 @@ NOT_HERE = {
     "tests/run.sh and .ci/run": [r"tests/run\.sh ", r"FUZZ_SECONDS="],
     # Of a schedule that the reader writes.
     None: [r"build/perf/moeccl-plan --schedule S3$",
+           # They time what tests/torch/run.sh tests, and draw into the repository.
+           r"perf/moeccl-lab run --no-prefix -- build/torch/", r"perf/scripts/plot_torch\.py",
+           # It takes all of a run, which is 77 minutes.
+           r"perf/scripts/compare_mpi\.py csv",
            # These need a GPU, or nvcc.
            r"tests/run_gpu\.sh", r"OUT=results tests/gpu/", r"ninja -C build -k 0 kernel_resources", r"ninja -C build kernel_report"],
 }
-# They show how something was measured, which takes minutes to hours.
-MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab run|perf/scripts/table_parm",
-                "src/bindings/torch/README.md": r"perf/moeccl-lab "}
+# They show how something was measured: their output is a table or a picture of the same section.
+MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab |perf/scripts/table_parm"}
 INSTALLED = ["README.md", "perf/README.md", "perf/fit/README.md", "perf/lab/README.md", "perf/perf/README.md", "perf/perf/LAYERS.md",
              "perf/plan/README.md", "perf/plan/PREDICT.md", "include/CPP.md"]
-PAGES = [*INSTALLED[:-1], "examples/train/README.md", "tests/README.md"]
+PAGES = [*INSTALLED[:-1], "perf/RESULTS.md", "examples/train/README.md", "src/bindings/torch/README.md", "tests/README.md"]
 # Programs of the reader's, which find the library by pkg-config.
 NEEDS_INSTALLATION = re.compile(r"(?:cc|c\+\+|mpicxx|moeccl-plan) |mpirun -np 4 \./")
 NEEDS_CLONE = re.compile(r"meson |ninja |(?:build/)?(?:tests|examples/(?!01_alltoall/))|perf/scripts/(?:table_parm|compare_mpi)")
@@ -57,9 +60,20 @@ BY_INSTALLATION = [(r"\bbuild/perf/|\bperf/(?=moeccl-lab)", ""), (r"\bperf/scrip
 # Random numbers and sums are the same on every machine there.
 EXACT = ["include/CPP.md"]
 # They print nothing, or what nobody reads.
-SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/train)/plot_\w+\.py (?!--table)|.* > \S+$|for .*\ndone > /dev/null\n", re.DOTALL)
+SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/train)/plot_\w+\.py (?!--table)|.* > \S+$", re.DOTALL)
 SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
 SHORTER = [
+    # Of RESULTS.md and PREDICT.md, which took minutes to hours.
+    (r"--budget (?:75|280|300|420)(?: --max-bytes \dM)?", "--budget 60 --collectives alltoall " + SMALL),
+    (r" -n \d+ (?:-w \d )?-r \d+", " -n 1 -w 1 -r 1"),
+    (r"run FOLDER --repetitions 5", "run FOLDER --repetitions 2 --shapes 2x4 --uplinks none --transports ob1 --budget 30"),
+    (r"-l 62 --seed 38011 --scale 16", "-l 1 --scale 64"),
+    (r"--layers 12 --seed 32 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
+    (r"--layers 12 (.*) -r 9 --turn-ms 60 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
+    (r"embedding=2048,(.*) -r 9", r"embedding=256,\1 -r 1"),
+    (r"wrong\.json", "right.json"),
+    (r"--kills \d+ --cuts 20 --cuts-at-start 20(?: --stops 2)?", "--kills 1 --cuts 1 --cuts-at-start 1"),
+    (r"--kills [56]0$", "--kills 1"), (r"--lives 100", "--lives 10"), (r"--soak 1000000", "--soak 1000"), (r"alltoall_times$", r"\g<0> 1"),
     # Its end does not depend on the time that it is given.
     (r"--budget 120 --grids \S+", "--budget 200 --grids 2x4x2 --collectives alltoall,dispatch " + SMALL),
     (r"mpirun -np 16 moeccl-fit ", "mpirun -np 4 moeccl-fit --budget 200 --collectives alltoall " + SMALL + " "),
@@ -68,7 +82,7 @@ SHORTER = [
     (r"moeccl-perf route .*(?= -n 100)", r"\g<0> -r 2"),
     (r" -n 100 ", " -n 2 "),
     (r"--routing even$", r"\g<0> --tokens 16 -n 1 -r 2"),
-    (r"moeccl-perf layers ", "moeccl-perf layers -r 2 --close-repetitions 0 --turn-ms 0 "),
+    (r"moeccl-perf layers (?!(?:.|\n)* -r )", "moeccl-perf layers -r 2 --close-repetitions 0 --turn-ms 0 "),
     (r"--layers 9 ", "--layers 1 "),
     (r"hidden=4096,experts=8,", "hidden=256,experts=8,"),
     (r"(examples/train/train\w*) (?!--steps)", r"\1 --steps 5 "),
@@ -102,19 +116,17 @@ def commands(block):
     """The commands of a block, with the lines that go on; none if it is no block of commands."""
     if not COMMAND.match(block[0]):
         return []
-    if block[0].startswith("for "):
-        return ["\n".join(block)]
-    return re.findall(r"(?:.*\\\n)*.*\S.*", "\n".join(block))
+    return re.findall(r"^for (?:.*\n)*?done.*|(?:.*\\\n)*.*\S.*", "\n".join(block), re.MULTILINE)
 
 
-def elsewhere(page, command):
-    return (re.match(MEASUREMENTS.get(page, "(?!)"), command) or command.startswith("meson test ")
+def elsewhere(command):
+    return (command.startswith("meson test ")
             or any(re.match(pattern, command) for patterns in NOT_HERE.values() for pattern in patterns))
 
 
 def runs(page, command):
     """Does a test of this file run it?"""
-    return not elsewhere(page, command) and (page in PAGES and not NEEDS_INSTALLATION.match(command)
+    return not elsewhere(command) and (page in PAGES and not NEEDS_INSTALLATION.match(command)
                                              or page in INSTALLED and not NEEDS_CLONE.match(command))
 
 
@@ -165,8 +177,11 @@ def check_all(source, build):
         for number, block in blocks(text):
             for command in commands(block):
                 used |= {pattern for patterns in NOT_HERE.values() for pattern in patterns if re.match(pattern, command)}
-                if not runs(page, command) and not elsewhere(page, command):
+                if not runs(page, command) and not elsewhere(command):
                     wrong.append(f"{page}:{number}: no test runs: {command}")
+        labs = re.findall(r"moeccl-lab (up|down)\b", "\n".join(command for _, block in blocks(text) for command in commands(block)))
+        if labs != ["up", "down"] * (len(labs) // 2):
+            wrong.append(f"{page}: brings labs {', '.join(labs)}: each must be down before the next one, and at the end")
         wrong += [f"{page}:{number}: nothing says what this prints: {command}" for number, command in without_output(page, text)]
     wrong += [f"NOT_HERE has {pattern}, which no page has" for patterns in NOT_HERE.values() for pattern in patterns if pattern not in used]
     if wrong:
@@ -245,7 +260,7 @@ class Page:
         for pattern, shorter in SHORTER:
             command = re.sub(pattern, shorter, command)
         print("$ " + command, flush=True)
-        done = subprocess.run(["bash", "-ec", "\n".join([*self.exports, command])], cwd=self.root, env=self.environment, timeout=240,
+        done = subprocess.run(["bash", "-ec", "\n".join([*self.exports, command])], cwd=self.root, env=self.environment, timeout=600,
                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         print(done.stdout, end="", flush=True)
         if "moeccl-lab up" in command and done.returncode == 3:
@@ -257,11 +272,12 @@ class Page:
         return done.stdout.splitlines()
 
     def step(self, command):
+        """What it prints; None where it is not run here."""
         draws = re.match(r"(perf/scripts|examples/train)/plot_\w+\.py (?!--table)", command)
-        if (elsewhere(self.page, command) or self.place.not_here.match(command)
+        if (elsewhere(command) or self.place.not_here.match(command)
                 or draws and not importlib.util.find_spec("matplotlib")):
             print("not here: " + command)
-            return []
+            return None
         return self.run(self.place.command(command))
 
     def is_in(self, line, got):
@@ -271,13 +287,14 @@ class Page:
         return self.alike(line) in got
 
     def check(self):
-        said = printed = []
+        said, ran = [], False
         try:
             for number, block in blocks(self.text):
                 if its := commands(block):
-                    printed = [line for command in its for line in self.step(command)] or printed
-                    said += printed
-                elif printed:
+                    printed = [lines for command in its if (lines := self.step(command)) is not None]
+                    said += sum(printed, [])
+                    ran = bool(printed)
+                elif ran:
                     # What an earlier command of the page has printed may stand later.
                     got = {self.alike(line) for line in said}
                     for line in block:
