@@ -61,7 +61,11 @@ checked+=(-Dcuda=disabled)
 meson_test=(meson test -C "$build" --print-errorlogs --num-processes $(($(nproc) + 2)))
 case $sanitize in
   # Nothing here runs what nvcc makes: one generation shows that it compiles.
-  "") options+=(-Dbuildtype=release -Dcuda=auto -Dgpu_archs=90) ;;
+  "")
+    options+=(-Dbuildtype=release -Dcuda=auto -Dgpu_archs=90)
+    # Other programs may keep the cores busy.
+    meson_test+=(--timeout-multiplier 3)
+    ;;
   address)
     options+=("${checked[@]}" -Db_sanitize='address,undefined')
     ;;
