@@ -139,11 +139,15 @@ class Fit(unittest.TestCase):
         self.assertEqual(self.read(self.profile), self.read(again))
 
     def test_one_rank_has_local_work_alone(self):
-        process = execute(OPTIONS.fit, *QUICK, "-o", self.profile)
-        self.assertEqual(process.returncode, 0, process.stderr)
-        profile = self.read(self.profile)
+        for budget in (4, 16, 64):  # a busy machine measures less in the same time
+            process = execute(OPTIONS.fit, "--budget", str(budget), *QUICK[2:], "-o", self.profile)
+            self.assertEqual(process.returncode, 0, process.stderr)
+            profile = self.read(self.profile)
+            both = [profile["local"][which]["samples"] for which in ("forward", "backward")]
+            if min(map(len, both)) > 4:
+                break
         self.assertEqual(profile["curves"], [])
-        for samples in (profile["local"][which]["samples"] for which in ("forward", "backward")):
+        for samples in both:
             self.assertGreater(len(samples), 4)
             self.assertGreater(len({(sample["embedding"], sample["experts"]) for sample in samples}), 2)
 
@@ -156,7 +160,10 @@ class Fit(unittest.TestCase):
         self.assertIn("rank 2's MP group of grid 2x4x1: 2x1 ranks, rank 0's 1x2", process.stdout)
 
     def test_a_budget_cuts_and_says_so(self):
-        process = execute(*on("2x2", OPTIONS.fit, "--budget", "0.5", "-o", self.profile))
+        for budget in (0.5, 2, 8, 32):  # the first is over before anything is measured where others keep the cores busy
+            process = execute(*on("2x2", OPTIONS.fit, "--budget", str(budget), "-o", self.profile))
+            if "--budget was over before the first size" not in process.stderr:
+                break
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("Not measured", process.stdout)
         self.assertIn("splitdispatch, grid ", process.stdout)
