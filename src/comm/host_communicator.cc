@@ -389,8 +389,7 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
   const std::vector<int> awaited = run.awaitedPeers(), untaken = run.untakenPeers();
   const bool collective = dynamic_cast<const HostRun*>(&run) != nullptr;
   const std::vector<int>& named = awaited.empty() ? untaken : awaited;
-  const std::vector<int> ends =
-      collective ? awaited_.atTheEnd(rank_, run.neededPeers()) : named;
+  const std::vector<int> ends = collective ? awaited_.atTheEnd(rank_, run.neededPeers()) : named;
   std::string text = (owner == plans_.all().end() ? "messages" : textOf(**owner)) +
                      ": no progress for " + std::to_string(timeout.count()) + " ms";
   const auto* const messages = dynamic_cast<const MessageRun*>(&run);

@@ -92,7 +92,7 @@ SHORTER = [
 # Lines of output in which words depend on what was measured.
 VARYING = [
     r" +\d+ +\d+ +\d+ +\d+ +\d+ +\d+ .*(S1|S2|baseline|PPMoE)", r"  (model|always S1) ",  # moeccl-perf layers
-    r"auto: ",  # moeccl-perf route
+    r"(?:auto|latency): ",  # moeccl-perf route: what was chosen
     r"Links: ", r"(alltoall|combine) +(2x4|mp2,ep4)", r" +alltoall of 2x1 ranks", r"Not measured", r"\(a larger --budget",  # moeccl-fit
     r".*step \d+ of 100", r"kills, ", r" +3\.009e\+04", r"node\d|total",
 ]
