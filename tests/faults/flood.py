@@ -44,7 +44,7 @@ def flood(program, between, size, mib):
                     return figures[-1] - figures[0], True
             return (figures[-1] - figures[0] if figures else 0), False
         finally:
-            for rank in reversed(ranks):
+            for rank in ranks:
                 rank.kill()
                 rank.wait()
 
