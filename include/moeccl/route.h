@@ -49,7 +49,8 @@
  * topK * capacityFactor * T / (E * groups) places per expert, rounded as in moe.h. First choices
  * get places before second ones, in token order. A choice without a place is dropped. So choices
  * are dropped because of tokens of the same MP group only. An expert's rows are all of its places;
- * empty places are zero.
+ * empty places are zero. Combine ignores what experts make of them, and CombineBackward sets zeros
+ * there.
  *
  * Algorithms of routes without a schedule:
  *   node  a token crosses once to each node with an expert of it. There the peer of the source rank
@@ -58,6 +59,7 @@
  *   flat  a token goes once for each choice.
  *
  * Throughput mode: ranks exchange the numbers of rows in Begin, then send exactly these rows.
+ * Buffers of rows have room for the rows that moecclPassGetRows tells after Begin.
  *
  * Latency mode is for decoding, with few tokens per rank and step. Begin is local. Messages contain
  * their own numbers of rows, so the number of rows is known only after Dispatch. Buffers of rows
@@ -159,8 +161,8 @@ typedef struct {
    * tokens come first. The other choices are dropped: they add nothing, other weights stay as they
    * are, and moecclRows_t counts them. Begin then has twice as many exchanges. */
   int64_t maxRows;
-  /* Each expert's rows begin at a multiple of this, up to 4096; 0: 1. Rows between are zero, and
-   * Combine ignores them. Not with rowsByToken. */
+  /* Each expert's rows begin at a multiple of this, up to 4096; 0: 1. Rows between are zero, and so
+   * are their gradients; Combine ignores them. Not with rowsByToken. */
   int64_t alignment;
   /* 1: one row of a token for each rank; see "Rows by token" above. `weights` must be
    * moecclRouteWeightsRows or moecclRouteWeightsNone. Hosts. */
@@ -274,8 +276,9 @@ typedef struct {
  * routing is wrong). InvalidUsage (the stream is being captured). Those of moecclAllToAllv. */
 MOECCL_API moecclResult_t moecclRouteBegin(moecclRoute_t route, const moecclRouting_t* routing,
                                            moecclStream_t stream, moecclRoutePass_t* pass);
-/* Closes a pass, whose memory serves a later one. Local, from any thread; NULL is allowed. Calls
- * that are queued on streams still run. Errors: InvalidArgument (no pass, or it has ended). */
+/* Closes a pass, after its last gradients; its memory serves a later one. Local, from any thread;
+ * NULL is allowed. Calls that are queued on streams still run. Errors: InvalidArgument (no pass, or
+ * it has ended). */
 MOECCL_API moecclResult_t moecclPassEnd(moecclRoutePass_t pass);
 
 /* The rows of a pass. Begin with MOECCL_ROWS_INITIALIZER. Arrays belong to the library. They are
