@@ -3,6 +3,7 @@
     torchrun --nproc-per-node 4 tests/torch/errors.py [CHECK...]
 """
 
+import itertools
 import os
 import time
 
@@ -110,25 +111,43 @@ def passes_that_do_not_match():
 
 @check
 def a_recomputation_that_one_rank_refuses():
-    """A checkpoint finds other shapes on one rank, before the layer is computed again, or behind it."""
-    for behind in (False, True):
-        model, calls = layer_of(), [0]
+    """A checkpoint finds other shapes on one rank, before the layer is computed again, or behind it. In float32 ranks tell each
+    other no counts again."""
+    for dtype, behind in itertools.product((torch.float64, torch.float32), (False, True)):
+        model, calls = layer_of().to(dtype), [0]
 
         def part(tokens):
             calls[0] += 1
             other = RANK == 1 and calls[0] == 2
             if other and not behind:
                 raise ZeroDivisionError("a checkpoint of its own")
-            shape = torch.ones(3 if other else 2, dtype=torch.float64, requires_grad=True)
+            shape = torch.ones(3 if other else 2, dtype=dtype, requires_grad=True)
             return model(tokens) + shape.sin().sum()
 
-        output = checkpoint(part, tokens_of(RANK, 0), use_reentrant=False)
+        output = checkpoint(part, tokens_of(RANK, 0).to(dtype), use_reentrant=False)
         if RANK != 1:
             soon(lambda: output.sum().backward(), "rank 1")
         else:
             soon_of_any(lambda: output.sum().backward())
-            soon(lambda: model(tokens_of(RANK, 1)), "rank 1", "a forward pass")
-        recovered(model, 2)
+            said = ["not finished"] if behind and dtype == torch.float32 else ["rank 1", "a forward pass"]
+            soon(lambda: model(tokens_of(RANK, 1).to(dtype)), *said)
+        recovered(model.double(), 2)
+
+
+@check
+def a_recomputation_that_routes_otherwise():
+    """On one rank, which all are told before anything is sent; so they go on."""
+    model, calls = layer_of().float(), [0]
+
+    def part(tokens):
+        calls[0] += 1
+        return model(tokens.flip(0) if RANK == 2 and calls[0] == 2 else tokens)
+
+    output = checkpoint(part, tokens_of(RANK, 0).float(), use_reentrant=False)
+    text = soon(lambda: output.sum().backward(), "computes the layer again", "other experts")
+    assert ("rank 2 of the layer's ranks" in text) == (RANK != 2), text
+    for step in range(2):
+        checkpoint(model, tokens_of(RANK, step).float(), use_reentrant=False).sum().backward()
 
 
 @check

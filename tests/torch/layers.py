@@ -5,6 +5,7 @@
 Every rank runs every check; the first difference ends the job with an error.
 """
 
+import collections
 import copy
 import gc
 import math
@@ -385,6 +386,88 @@ def activation_checkpointing():
     gc.collect()
     raises(loss.backward, "gone")
     moeccl.torch.recover()
+
+
+class exchanges:
+    """How often each call by which a layer talks to other ranks is made within."""
+
+    CALLS = ((_C.RankSet, "gather"), (_C.RankSet, "average"), (_C.RankSet, "broadcast"), (_C.Route, "begin"),
+             *((_C.RoutePass, each) for each in ("dispatch", "combine", "combine_backward", "dispatch_backward")))
+
+    def __enter__(self):
+        self.counted, self.own = collections.Counter(), [getattr(*each) for each in self.CALLS]
+        for (kind, name), own in zip(self.CALLS, self.own):
+            def call(it, *given, own=own, name=name):
+                self.counted[name] += 1
+                return own(it, *given)
+            setattr(kind, name, call)
+        return self.counted
+
+    def __exit__(self, *_):
+        for (kind, name), own in zip(self.CALLS, self.own):
+            setattr(kind, name, own)
+
+
+def again(call):
+    return lambda tokens: checkpoint(call, tokens, use_reentrant=False)
+
+
+def counted(case, call, salts=(0,)):
+    with exchanges() as found:
+        run(case, salts, call)
+    return found
+
+
+@check
+def a_checkpoint_exchanges_rows_once_more():
+    """And nothing else: of each call that is computed again one dispatch and one combine."""
+    for dtype, options in ((torch.float32, {}), (torch.float32, {"ep_size": 2}), (torch.bfloat16, {})):
+        def fresh():
+            return Case(dtype=dtype, gate="pair", **options)
+
+        once, case = counted(fresh(), None), fresh()
+        assert counted(case, again(case.layer)) == once + collections.Counter(dispatch=1, combine=1)
+        assert once["begin"] == 1 and once["gather"] == 2, once
+        # Two steps in flight, a checkpoint in another, and one around two calls.
+        case = fresh()
+        assert counted(case, again(case.layer), (0, 1)) == collections.Counter(
+            {name: 2 * each for name, each in once.items()} | {"dispatch": 4, "combine": 4})
+        run(case := fresh(), (0, 1), again(again(case.layer)))
+        case = fresh()
+        tokens = [case.tokens(case.batch, salt) for salt in range(2)]
+        gc.collect()
+        before = _C.open_passes()
+        both = again(lambda tokens: torch.stack([case.layer(each) for each in tokens]))(torch.stack(tokens))
+        losses = [(both[salt] * case.target(case.batch, salt)).sum() / 10 for salt in range(2)]
+        assert _C.open_passes() == before + 2
+        with exchanges() as found:
+            sum(losses).backward()
+        assert found == collections.Counter(gather=2, dispatch=2, combine=2, combine_backward=2, dispatch_backward=2,
+                                            average=int(case.layer.grid.replicas > 1)), found
+        case.compare(list(both.detach()), tokens, (0, 1))
+        # They end with the graph.
+        del both, losses
+        gc.collect()
+        assert _C.open_passes() == before, _C.open_passes()
+    # Through a graph that is kept, and where what is behind the layer alone is asked for.
+    case = Case(dtype=torch.float32, gate="pair")
+    output, loss, tokens = case.step(0, again(case.layer))
+    loss.backward(retain_graph=True)
+    for each in (*case.layer.parameters(), case.gate.weight, tokens):
+        each.grad = None
+    loss.backward()
+    case.compare([output], [tokens])
+    behind = torch.nn.Linear(EMBEDDING, EMBEDDING)
+    output = again(lambda tokens: behind(case.layer(tokens)))(tokens)
+    torch.autograd.grad(output.sum(), behind.weight)
+    case.step()[1].backward()
+    # A layer that is told nothing of other ranks' tokens.
+    layer = moeccl.torch.MoE(torch.nn.ModuleList([Expert(RANK, dtype=torch.float32)]), tokens=5)
+    tokens = random((5, EMBEDDING), RANK, dtype=torch.float32).requires_grad_()
+    given = torch.full((5, 1), (RANK + 1) % WORLD), torch.ones(5, 1)
+    with exchanges() as found:
+        checkpoint(layer, tokens, *given, use_reentrant=False).sum().backward()
+    assert found == collections.Counter(begin=1, dispatch=2, combine=2, combine_backward=1, dispatch_backward=1), found
 
 
 @check

@@ -8,7 +8,7 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
 
 from .. import _C
-from . import state
+from . import recomputation, state
 from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
 from .experts import (is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded, refuse_wrapper,
                       register)
@@ -19,6 +19,7 @@ from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
 # What layers exchange and add; other types are converted to float32.
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+_SCHEDULES = frozenset(_C.schedule_names())
 
 
 def type_of(dtype):
@@ -124,6 +125,7 @@ class MoE(Owner, torch.nn.Module):
         self._averages = True
         self._noted = None
         self.half_done = {}  # backward passes behind their first exchange, by number
+        self._told_backward = set()  # numbers of passes that are computed again, before their gradients
         self._live()
         self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
@@ -185,7 +187,8 @@ class MoE(Owner, torch.nn.Module):
     def __deepcopy__(self, memo):
         # Without what the passes made, which a copy makes anew.
         result = memo[id(self)] = type(self).__new__(type(self))
-        state = {**self.__dict__, "_routes": {}, "_noted": None, "half_done": {}, "_leaf": None, "_routed": None, "_last": None}
+        state = {**self.__dict__, "_routes": {}, "_noted": None, "half_done": {}, "_told_backward": set(), "_leaf": None,
+                 "_routed": None, "_last": None}
         result.__dict__.update(copy.deepcopy(state, memo))
         result._live()
         register(result)
@@ -340,6 +343,7 @@ class MoE(Owner, torch.nn.Module):
         """Leaves all passes, and what was made for them."""
         self._routes.clear()
         self.half_done.clear()
+        self._told_backward.clear()
         self._noted = self._last = None
 
     def _expert_elements(self, embedding):
@@ -401,31 +405,63 @@ class MoE(Owner, torch.nn.Module):
 
     def begin(self, tokens, indices, weights, training):
         self._refuse_unfinished()
+        kept = recomputation.kept(self)
         try:
             tokens, indices, weights = self._checked_call(tokens, indices, weights, training)
+            if kept is not None and not torch.equal(kept[1], indices.int()):
+                raise RuntimeError("a checkpoint computes the layer again, and its tokens choose other experts than the first "
+                                   "time; what the gate computes must be the same (see preserve_rng_state of "
+                                   "torch.utils.checkpoint)")
         except Exception as error:
             self._fail(error)
+        if kept is not None:
+            return self._begin_again(kept[0])
         route = self._route_for(tokens, indices.shape[1], type_of(tokens.dtype), training)
         with self.revoking():
             begun = route.begin(indices, weights, self.grid.told.get(self._told, 0))
         self._last = route, begun.algorithm(), begun.dropped()
+        # A pass under a schedule has the memory that the checkpoint is to save.
+        keeps = training and begun.algorithm() not in _SCHEDULES
+        recomputation.keep(self, lambda: (begun, indices.to(torch.int32, copy=True)) if keeps else None)
         return begun
 
-    def start_combine_backward(self, ticket, output, results, beside=False):
+    def _begin_again(self, begun):
+        """A checkpoint computes the layer again, in a backward pass. What ranks tell each other before the gradients they tell
+        now."""
+        number, of = begun.ticket().tolist()
         if self.tokens is None:
-            of = ticket[1].item()
-            tell(self.grid, self._told, Coming(BACKWARD, self.number, of, 0, 0, 0, 0, 1))
+            self._tell_backward(of)
+        self._told_backward.add(number)
+        self.grid.unfinished.add(self.number)
+        torch.autograd.Variable._execution_engine.queue_callback(lambda: self._after_recomputation(number))
+        return begun
+
+    def _after_recomputation(self, number):
+        """Behind a backward pass, which may have needed no gradients of the layer."""
+        if number in self._told_backward:
+            self._told_backward.discard(number)
+            self.grid.unfinished.discard(self.number)
+
+    def _tell_backward(self, of):
+        tell(self.grid, self._told, Coming(BACKWARD, self.number, of, 0, 0, 0, 0, 1))
+
+    def start_combine_backward(self, ticket, output, results, beside=False):
+        number, of = ticket.tolist()
+        if number in self._told_backward:
+            self._told_backward.discard(number)
+        elif self.tokens is None:
+            self._tell_backward(of)
         note_backward(self, self._leaf)
         self.grid.unfinished.add(self.number)
         rows, weights = super().start_combine_backward(ticket, output, results)
-        self.half_done[ticket[0].item()] = ticket, rows.shape
+        self.half_done[number] = ticket, rows.shape
         return self._times(rows, self._scale_of(rows.dtype)), weights
 
     def start_dispatch_backward(self, ticket, rows, row_weights, beside=False):
         """No rank waits for this one any more, but for averages."""
         tokens, weights = super().start_dispatch_backward(ticket, rows, row_weights)
         self.half_done.pop(ticket[0].item(), None)
-        if not any(needs_average(self, name) for name in self.places):
+        if not self._told_backward and not any(needs_average(self, name) for name in self.places):
             self.grid.unfinished.discard(self.number)
         return self._times(tokens, 1 / self._scale_of(rows.dtype)), weights
 
