@@ -62,6 +62,8 @@ run 4 errors.py
 run 4 gradients.py
 run 4 refusals.py
 run 4 states.py
+run 4 sharded.py
+run 8 sharded.py
 run 4 corners.py
 run 4 c10d.py
 BACKEND=gloo run 4 layers.py every_grid_and_schedule replicas_are_averaged

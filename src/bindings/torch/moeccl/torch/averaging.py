@@ -22,7 +22,8 @@ def note_backward(layer, leaf):
     task = torch._C._current_graph_task_id()
     if task == layer._noted:
         return
-    trained = {name: each for name, each in layer.experts.named_parameters() if each.requires_grad}
+    trained = {name: each for name, each in layer.experts.named_parameters()
+               if each.requires_grad and name not in layer.sharded}
     with _with_autograd():
         if not torch._C._will_engine_execute_node(get_gradient_edge(leaf).node):
             trained = {name: each for name, each in trained.items() if _is_asked_for(layer, name, each)}
@@ -43,7 +44,10 @@ def _is_asked_for(layer, name, parameter):
 
 
 def needs_average(layer, name):
-    return layer._averages and (layer._replicas is not None or (layer.places[name].shared and layer.grid.size > 1))
+    """Gradients of what fully_shard has cut among replicas are averaged by FSDP."""
+    if not layer._averages or name in layer.sharded:
+        return False
+    return layer._replicas is not None or (layer.places[name].shared and layer.grid.size > 1)
 
 
 def refuse_hooks(layer):

@@ -88,7 +88,9 @@ def clip_grad_norm_(parameters, max_norm, norm_type=2.0, error_if_nonfinite=Fals
     parameters = _listed(parameters)
     total = _total(parameters, [each.grad for each in parameters], float(norm_type))
     _check(norm_type, total, error_if_nonfinite)
-    for kind in (True, False):  # operators take no mixture
-        some = [each for each in parameters if isinstance(each.grad, DTensor) is kind]
+    by_mesh = {}  # operators take no mixture
+    for each in parameters:
+        by_mesh.setdefault(each.grad.device_mesh if isinstance(each.grad, DTensor) else None, []).append(each)
+    for some in by_mesh.values():
         torch.nn.utils.clip_grads_with_norm_(some, max_norm, total, foreach)
     return total

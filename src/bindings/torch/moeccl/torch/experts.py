@@ -159,33 +159,58 @@ def refuse_wrapper(tensor, what):
 
 
 def _fully_sharded():
-    """Modules whose parameters FSDP2 has sharded, with names of the parameters."""
+    """What FSDP2 keeps of each parameter that it has sharded, and of its group."""
     for reference in list(torch.distributed._composable_state._module_state_mapping.values()):
         for group in getattr(reference(), "_fsdp_param_groups", ()):
             for each in group.fsdp_params:
-                yield each._module_info.module, each._module_info.param_name
+                yield each, group
 
 
-def refuse_sharded(experts, count):
-    """Raises where FSDP has cut the experts' parameters, of which there are to be `count`: each rank would get parts of
-    other ranks' experts."""
-    for name, parameter in experts.named_parameters():
-        if is_wrapper(parameter):
-            _refuse(name, f"is a {type(parameter).__name__}")
-        if is_flattened(parameter):
-            _refuse(name, "was flattened by FSDP")
-    cut = {(id(module), name) for module, name in _fully_sharded()}
-    for prefix, module in experts.named_modules():
-        for name in module._parameters:
-            if (id(module), name) in cut:
-                _refuse(f"{prefix}.{name}".lstrip("."), "was sharded by fully_shard")
+def _named(module):
+    for prefix, each in module.named_modules():
+        for name, parameter in each._parameters.items():
+            if parameter is not None:
+                yield f"{prefix}.{name}".lstrip("."), each, name, parameter
+
+
+def among_replicas(experts, ranks, count):
+    """By name, what FSDP2 keeps of the experts' parameters that fully_shard has cut among the ranks, which hold the same experts.
+    Raises where FSDP has cut them otherwise, so that each rank would get parts of other ranks' experts. count: of parameters."""
+    cut = {(id(each._module_info.module), each._module_info.param_name): (each, group) for each, group in _fully_sharded()}
+    found = {}
+    for name, module, own, parameter in _named(experts):
+        each, group = cut.get((id(module), own), (None, None))
+        if each is None:
+            if is_wrapper(parameter):
+                _refuse(name, f"is a {type(parameter).__name__}")
+            if is_flattened(parameter):
+                _refuse(name, "was flattened by FSDP")
+        else:
+            given = each.mesh_info.mesh.mesh.tolist()
+            if given != ranks:
+                _refuse(name, f"was sharded by fully_shard over the ranks {given}; those that hold the same experts are {ranks}")
+            if not hasattr(group, "reduce_scatter_unused_params"):
+                _refuse(name, "was sharded by fully_shard, and this torch would wait for gradients of experts without rows")
+            group.reduce_scatter_unused_params = True
+            found[name] = each
     if len(list(experts.parameters())) != count:
         raise TypeError(f"the experts have {len(list(experts.parameters()))} parameters, and had {count} when the layer was "
                         f"made. {_HOW}")
+    return found
 
 
-_HOW = ("A layer's experts belong to their ranks. Leave them out: fully_shard(model, "
-        "ignored_params=moeccl.torch.expert_parameters(model)); of FSDP1, ignored_states=")
+def refuse_cut_gate(gate, ranks):
+    """Raises where fully_shard has cut the gate among the ranks that hold the same experts, as it does with a whole layer."""
+    cut = {id(each._module_info.module): each for each, _ in _fully_sharded()}
+    for name, module, _, _ in _named(gate):
+        if id(module) in cut and cut[id(module)].mesh_info.mesh.mesh.tolist() == ranks:
+            raise TypeError(f"the gate's parameter {name} was sharded by fully_shard over the ranks {ranks} that hold the same "
+                            f"experts, and its gradient is of all ranks. {_HOW}")
+
+
+_HOW = ("A layer's experts belong to their ranks. Shard them over those that hold the same ones, before the rest of the model: "
+        "fully_shard(layer.experts, mesh=layer.replica_mesh), or each expert of a ModuleList. Or leave them out: "
+        "fully_shard(model, ignored_params=moeccl.torch.expert_parameters(model)); of FSDP1, ignored_states=")
 
 
 def _refuse(name, what):

@@ -1,6 +1,7 @@
 """Which ranks of a process group share a layer's experts, and which hold replicas of them."""
 
 import contextlib
+import functools
 import re
 
 import torch
@@ -104,6 +105,28 @@ class Grid:
             self.replica_set = _C.RankSet(backend, self.replica_ranks)
             self.everyone = _C.RankSet(backend, list(range(self.group_size)))
         self.handle = _C.Grid(self.set, self.mp_size, self.ep_size, self.esp_size, self.order == "ep")
+
+    @functools.cached_property
+    def replica_mesh(self):
+        """Of torch.distributed: the ranks that have the same experts as this one, or the same shards of them. Collective over
+        them, the first time."""
+        everyone = dist.get_process_group_ranks(self.group)
+        ranks = [everyone[each] for each in self.replica_ranks]
+        return DeviceMesh.from_group(_group_of(self.group, ranks), "cpu", mesh_dim_names=("replicas",))
+
+    @functools.cached_property
+    def whole_mesh(self):
+        """The mesh, and replicas as its last dimension. Collective as replica_mesh."""
+        everyone = torch.tensor(dist.get_process_group_ranks(self.group))
+        if self.order == "esp":
+            ranks = everyone.view(self.replicas, self.ep_size, self.esp_size).permute(1, 2, 0)
+        else:
+            ranks = everyone.view(self.replicas, self.esp_size, self.ep_size).permute(2, 1, 0)
+        if self.esp_size == 1:
+            ranks = ranks[:, 0]
+        groups = [*self.mesh.get_all_groups(), self.replica_mesh.get_group()]
+        return DeviceMesh.from_group(groups, "cpu", mesh=ranks.contiguous(),
+                                     mesh_dim_names=(*self.mesh.mesh_dim_names, "replicas"))
 
     @property
     def sets(self):

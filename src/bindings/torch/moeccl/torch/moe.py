@@ -4,14 +4,15 @@ import contextlib
 import copy
 
 import torch
+from torch.distributed import get_process_group_ranks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
 
 from .. import _C
 from . import recomputation, state
 from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
-from .experts import (is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_sharded, refuse_wrapper,
-                      register)
+from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_cut_gate,
+                      refuse_wrapper, register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
 from .passes import Owner, check_wire
@@ -30,6 +31,11 @@ def _top_k(logits, k):
     """The k experts of the largest logits; weights: softmax, of several divided by their sum."""
     weights, indices = torch.softmax(logits, -1).topk(k, -1)
     return indices, weights if k == 1 else weights / weights.sum(-1, keepdim=True)
+
+
+def _one_row(rows):
+    """A row in the place of none, whose result nobody uses."""
+    return torch.cat([rows, rows.new_ones(1, rows.shape[1])])
 
 
 class MoE(Owner, torch.nn.Module):
@@ -127,6 +133,7 @@ class MoE(Owner, torch.nn.Module):
         self.half_done = {}  # backward passes behind their first exchange, by number
         self._told_backward = set()  # numbers of passes that are computed again, before their gradients
         self._live()
+        self._checked = None
         self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
         self._place_parameters(dict(expert_dims or {}))
@@ -153,7 +160,8 @@ class MoE(Owner, torch.nn.Module):
 
     def _place_parameters(self, dims):
         experts, local = self.experts, self.num_local_experts
-        refuse_sharded(experts, len(list(experts.parameters())))
+        self._count = len(list(experts.parameters()))
+        self.sharded = among_replicas(experts, self._replica_ranks(), self._count)
         self.lists = list(lists_of(experts, local, dims))
         self.places = places_of(experts, self.lists, local, dims)
         if self.whole_states:
@@ -161,7 +169,7 @@ class MoE(Owner, torch.nn.Module):
             self.places = places_of(experts, self.lists, local, dims)
             state.install(self)
         self._shares = any(each.shared for each in self.places.values())
-        self._checked = self._identities()
+        self.note_sharded()
         register(self)
 
     def cut_of(self, name, needed=True):
@@ -259,7 +267,8 @@ class MoE(Owner, torch.nn.Module):
         """Makes the experts' parameters and buffers those of the first replica, and what all experts share that of the
         first rank. Collective over the ranks that hold them."""
         shared = [each.data for each in self._shared()]
-        tensors = [each.data for each in [*self.experts.parameters(), *self.experts.buffers()]]
+        parameters = [each for name, each in self.experts.named_parameters() if name not in self.sharded]
+        tensors = [each.data for each in [*parameters, *self.experts.buffers()]]
         self._is_shared = not any(each.is_meta for each in tensors)
         if not self._is_shared:
             return  # the first forward pass does it
@@ -493,7 +502,7 @@ class MoE(Owner, torch.nn.Module):
 
     def _checked_call(self, tokens, indices, weights, training):
         """Tokens, indices and weights, or an error that this rank sees by itself."""
-        self._refuse_sharded()
+        self.note_sharded()
         if not self._is_shared:
             self._share_late()
         if tokens.device.type != "cpu":
@@ -509,15 +518,45 @@ class MoE(Owner, torch.nn.Module):
         _C.check_indices(indices, self.num_experts)
         if training:
             refuse_hooks(self)
+        if training and self.sharded and self._scale_of(type_of(tokens.dtype)) != self._scale:
+            raise ValueError("tokens are float16 and fully_shard has cut the experts: gradients of both would need other scales; "
+                             "use bfloat16 or float32, or leave the experts out (ignored_params=)")
         return tokens, indices, weights
 
-    def _refuse_sharded(self):
-        if self._identities() != self._checked:
-            refuse_sharded(self.experts, len(self._checked[0]))
-            self._checked = self._identities()
+    def note_sharded(self):
+        """Finds out which parameters fully_shard has cut among replicas; an error where FSDP has cut them otherwise."""
+        found = self._identities()
+        if found == self._checked:
+            return
+        ranks = self._replica_ranks()
+        self.sharded = among_replicas(self.experts, ranks, self._count)
+        shared = [each for each in self.sharded if each in self.places and self.places[each].shared]
+        if shared:
+            raise TypeError(f"the experts' parameter {shared[0]} was sharded by fully_shard, and all experts share it; leave it "
+                            "out by ignored_params=")
+        if self.sharded and self.gate is not None and self.grid.size > 1:
+            refuse_cut_gate(self.gate, ranks)
+        self._checked = found
+
+    def _replica_ranks(self):
+        everyone = get_process_group_ranks(self.grid.group)
+        return [everyone[each] for each in self.grid.replica_ranks]
+
+    @property
+    def replica_mesh(self):
+        """The DeviceMesh of the ranks that hold the same experts: fully_shard(layer.experts, mesh=layer.replica_mesh). Collective
+        over them, the first time."""
+        return self.grid.replica_mesh
 
     def _run_experts(self, rows, begins):
         """What they make of the rows, in one or several parts. begins: a tensor."""
         if not isinstance(self.experts, torch.nn.ModuleList):
+            if self._needs_row(rows):
+                return [self.experts(_one_row(rows), [0] + [1] * self.num_local_experts)[:0]]
             return [self.experts(rows, begins.tolist())]
-        return [expert(part) for expert, part in zip(self.experts, rows.split(begins.diff().tolist()))]
+        return [expert(_one_row(part))[:0] if self._needs_row(part) else expert(part)
+                for expert, part in zip(self.experts, rows.split(begins.diff().tolist()))]
+
+    def _needs_row(self, rows):
+        """FSDP reduces gradients at the same place of the backward pass on all ranks, those of experts without rows too."""
+        return bool(self.sharded) and len(rows) == 0 and torch.is_grad_enabled()

@@ -3,13 +3,15 @@
 A state_dict holds own experts' memory, and says of all experts which rank has them: it has DTensors of the ranks that
 share the experts. Those of parameters that hold several experts are sharded. One expert's parameter, of a list, is on
 one rank; on the others it is as many zeros, which take no memory, to be added (Partial). So torch's own tools gather
-them, and torch.distributed.checkpoint saves and loads each expert where it is.
+them, and torch.distributed.checkpoint saves and loads each expert where it is. If fully_shard has cut the parameter among
+the ranks that hold the same experts, the DTensor's mesh has these as its last dimension.
 """
 
 import contextlib
 
 import torch
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch._prims_common import make_contiguous_strides_for
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 _own_alone = False
 
@@ -21,9 +23,11 @@ def own_alone():
 class ExpertTensor(DTensor):
     """Of one expert, which this rank has (_is_here) or another."""
 
+    def _with(self, local, placements):
+        return DTensor.from_local(local, self.device_mesh, placements, run_check=False, shape=self.shape, stride=self.stride())
+
     def _held(self):
-        placements = [Replicate() if each.is_partial() else each for each in self.placements]
-        return DTensor.from_local(self.to_local(), self.device_mesh, placements, run_check=False)
+        return self._with(self.to_local(), [Replicate() if each.is_partial() else each for each in self.placements])
 
     def __create_write_items__(self, fqn, object):
         return self._held().__create_write_items__(fqn, object) if self._is_here else []
@@ -37,11 +41,10 @@ class ExpertTensor(DTensor):
     def __deepcopy__(self, memo):
         local = self.to_local()
         copied = local.clone() if self._is_here else local  # of zeros that nobody writes to
-        return memo.setdefault(id(self), _expert_tensor(copied, self.device_mesh, self.placements[1:], self._is_here))
+        return memo.setdefault(id(self), _expert_tensor(self._with(copied, self.placements), self._is_here))
 
 
-def _expert_tensor(local, mesh, placements, is_here):
-    made = DTensor.from_local(local, mesh, [Partial(), *placements], run_check=False)
+def _expert_tensor(made, is_here):
     made.__class__ = ExpertTensor
     made._is_here = is_here
     return made
@@ -74,15 +77,32 @@ def own_experts():
         _own_alone = before
 
 
+def _part(tensor, mesh, placements):
+    """The tensor as part of one on the mesh. One that fully_shard has cut among replicas is cut along the last dimension of the
+    mesh, too."""
+    if not isinstance(tensor, DTensor):
+        return DTensor.from_local(tensor, mesh, placements, run_check=False)
+    shape = list(tensor.shape)
+    for size, placement in zip(mesh.shape[:-1], placements):
+        if placement.is_shard():
+            shape[placement.dim] *= size
+    return DTensor.from_local(tensor.to_local(), mesh, [*placements, *tensor.placements], run_check=False,
+                              shape=torch.Size(shape), stride=make_contiguous_strides_for(shape))
+
+
+def _mesh_of(layer, tensor):
+    return layer.grid.whole_mesh if isinstance(tensor, DTensor) else layer.grid.mesh
+
+
 def spread(layer, name, tensor):
     """The tensor, or what an optimizer keeps of it, as part of that of all ranks; name: of the parameter."""
     place = layer.places.get(name)
     if place is None or place.shared or layer.grid.size == 1 or tensor.dim() == 0:
         return tensor
-    cut = layer.cut_of(name)
+    mesh, cut = _mesh_of(layer, tensor), layer.cut_of(name)
     if place.dim is None:
-        return _expert_tensor(tensor, layer.grid.mesh, cut, True)
-    return DTensor.from_local(tensor, layer.grid.mesh, [Shard(place.dim), *cut], run_check=False)
+        return _expert_tensor(_part(tensor, mesh, [Partial(), *cut]), True)
+    return _part(tensor, mesh, [Shard(place.dim), *cut])
 
 
 def _find(module, name):
@@ -92,23 +112,39 @@ def _find(module, name):
 
 def local_part(layer, name, value):
     """The reverse of spread, and own experts of a tensor of all."""
-    if isinstance(value, DTensor):
-        value = value.to_local()
     place, grid = layer.places.get(name), layer.grid
+    cut_among = layer.sharded[name].sharded_param if name in layer.sharded else None
+    if isinstance(value, DTensor):
+        if cut_among is not None:
+            return _among_replicas(value, cut_among)
+        value = value.to_local()
     if place is None or place.shared or value.dim() == 0:
         return value
-    wanted = _find(layer.experts, name).shape
+    wanted = (_find(layer.experts, name) if cut_among is None else cut_among).shape
     cuts = [(place.dim, grid.ep_size, grid.ep_rank)] if place.dim is not None else []
     cuts += [(each.dim, grid.esp_size, grid.esp_rank) for each in layer.cut_of(name, needed=False) if each.is_shard()]
     for dim, parts, part in cuts:
         if value.dim() == len(wanted) and value.shape[dim] == parts * wanted[dim]:
             value = value.narrow(dim, part * wanted[dim], wanted[dim])
-    return value
+    if cut_among is None:
+        return value
+    return distribute_tensor(value, cut_among.device_mesh, cut_among.placements, src_data_rank=None)
+
+
+def _among_replicas(value, cut_among):
+    """Of one whose mesh has replicas as its last dimension, this rank's experts, as fully_shard has cut their parameter."""
+    shape = list(value.shape)
+    for size, placement in zip(value.device_mesh.shape[:-1], value.placements):
+        if placement.is_shard():
+            shape[placement.dim] //= size
+    return DTensor.from_local(value.to_local(), cut_among.device_mesh, cut_among.placements, run_check=False,
+                              shape=torch.Size(shape), stride=make_contiguous_strides_for(shape))
 
 
 def save_hook(experts, state_dict, prefix, local_metadata):
     """Of the module of experts, behind state_dict()."""
     layer = experts.moeccl_layer
+    layer.note_sharded()
     if _own_alone or layer.grid.size == 1:
         return
     own = {key[len(prefix):]: state_dict.pop(key) for key in list(state_dict) if key.startswith(prefix)}
@@ -148,13 +184,16 @@ def _elsewhere(layer, name, value):
     place = layer.places.get(name)
     if place is None or place.shared or value.dim() == 0:
         return value
-    zeros = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
-    return _expert_tensor(zeros, layer.grid.mesh, layer.cut_of(name), False)
+    like = _part(value, _mesh_of(layer, value), [Partial(), *layer.cut_of(name)])
+    zeros = torch.zeros((), dtype=value.dtype, device=value.device).expand(like.to_local().shape)
+    return _expert_tensor(DTensor.from_local(zeros, like.device_mesh, like.placements, run_check=False, shape=like.shape,
+                                             stride=like.stride()), False)
 
 
 def load_hook(experts, state_dict, prefix, *_):
     """Of the module of experts, before load_state_dict() looks for what it needs."""
     layer = experts.moeccl_layer
+    layer.note_sharded()
     for key in [each for each in state_dict if each.startswith(prefix)]:
         name = key[len(prefix):]
         if _is_elsewhere(layer, name):
