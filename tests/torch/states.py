@@ -5,7 +5,9 @@
 Weights are random, nothing is downloaded.
 """
 
+import contextlib
 import copy
+import itertools
 import shutil
 import tempfile
 
@@ -14,8 +16,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from expert_models import EMBEDDING, EXPERTS, Expert, Model, Stack, Whole, local_experts, norm, tokens_of
 from harness import check, main, raises
-from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_optimizer_state_dict,
-                                                     set_model_state_dict, set_optimizer_state_dict)
+from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_state_dict,
+                                                     set_model_state_dict, set_state_dict)
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, MixtralConfig, Qwen3MoeConfig
 from transformers.utils.logging import disable_progress_bar
@@ -120,33 +122,151 @@ def saved_on_some_ranks_and_loaded_on_others():
                 assert torch.allclose(output(one), wanted, rtol=1e-12, atol=1e-13), options
 
 
+def alone(spread):
+    """The model in a process of its own."""
+    return spread({"ep_size": 1, "group": OWN})
+
+
+def train_alone(model, optimizer, steps, first):
+    """As all ranks train together."""
+    for step in range(first, first + steps):
+        optimizer.zero_grad()
+        for batch in range(WORLD):
+            ((model(tokens_of(batch, step)) - 1).square().mean() / WORLD).backward()
+        optimizer.step()
+
+
+def states_of(model, optimizer, options):
+    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer, options=options)))
+
+
+def adam(model, groups=1):
+    """With one group of parameters, or one more of experts."""
+    experts = moeccl.torch.expert_parameters(model)
+    others = [each for each in model.parameters() if each not in experts]
+    return torch.optim.Adam(model.parameters() if groups == 1 else [
+        dict(params=others), dict(params=[each for each in model.parameters() if each in experts], lr=2e-2)], 1e-2)
+
+
 @check
 def optimizers_too():
-    """Training goes on, on another number of ranks per set of experts, as if nothing had been."""
+    """Training goes on, on another number of ranks per set of experts and in one process, as if nothing had been."""
+    for (spread, _), options, groups in itertools.product(KINDS, (FLAT, None), (1, 2)):
+        # Without FLAT ranks' groups are one rank's, and other ranks' names of experts are not among them.
+        if options is None and groups == 2:
+            continue
+        for sizes in ({}, {"ep_size": 2, "esp_size": 2}) if spread is in_list else ({},):
+            model = spread(sizes)
+            optimizer = adam(model, groups)
+            train(model, optimizer, 3)
+            with folder() as path:
+                dcp.save(states_of(model, optimizer, options), checkpoint_id=path)
+                train(model, optimizer, 3, 3)
+                for others in ({}, {"ep_size": 2}, None, *([sizes] if sizes else [])):
+                    other = alone(spread) if others is None else spread(others)
+                    later = adam(other, groups)
+                    state = states_of(other, later, options)
+                    dcp.load(state, checkpoint_id=path, no_dist=others is None)
+                    set_state_dict(other, later, model_state_dict=state["model"], optim_state_dict=state["optimizer"],
+                                   options=options)
+                    (train_alone if others is None else train)(other, later, 3, 3)
+                    what = spread.__name__, options, groups, sizes, others
+                    assert torch.allclose(output(other), output(model), rtol=1e-9, atol=1e-11), what
+                    if others is None:
+                        dist.barrier()
+            # Its own state_dict, back and forth, and into a new one.
+            with moeccl.torch.own_experts() if sizes else contextlib.nullcontext():
+                state = copy.deepcopy(optimizer.state_dict())
+            before = [each.clone() for entry in optimizer.state.values() for each in entry.values()]
+            train(model, optimizer, 1)
+            optimizer.load_state_dict(state)
+            after = [each for entry in optimizer.state.values() for each in entry.values()]
+            assert all(torch.equal(*pair) for pair in zip(before, after))
+            copied = copy.deepcopy(model)
+            fresh = adam(copied, groups)
+            fresh.load_state_dict(copy.deepcopy(state))
+            train(model, optimizer, 2)
+            train(copied, fresh, 2)
+            assert torch.equal(output(copied), output(model)), (spread.__name__, options, groups, sizes)
+
+
+@check
+def numbers_that_mean_other_experts_are_refused():
+    """An optimizer's own state_dict has numbers for names, and of a list each rank has other experts."""
+    model = in_list({})
+    optimizer = adam(model, 2)
+    train(model, optimizer, 1)
+    with folder() as path:
+        for save in (dcp.save, saved_beside):
+            text = fails(lambda: save({"optimizer": optimizer.state_dict()}, checkpoint_id=path))
+            assert "optimizer.state." in text and ".first" in text and "get_optimizer_state_dict" in text, text
+        # One file for each rank has them, as plain tensors.
+        own = optimizer.state_dict()
+        torch.save(own, f"{path}/rank{RANK}.pt")
+        again = torch.load(f"{path}/rank{RANK}.pt")
+        assert all(type(each) is torch.Tensor for entry in again["state"].values() for each in entry.values())
+        optimizer.load_state_dict(again)
+        # Groups whose names are one rank's.
+        dcp.save(states := states_of(model, optimizer, None), checkpoint_id=f"{path}/groups")
+        dcp.load(states, checkpoint_id=f"{path}/groups")
+        try:
+            set_state_dict(model, optimizer, model_state_dict=states["model"], optim_state_dict=states["optimizer"])
+            told = torch.zeros(1)
+        except ValueError as error:
+            assert "parameter group 1" in str(error) and "flatten_optimizer_state_dict" in str(error), error
+            told = torch.ones(1)
+        dist.all_reduce(told)
+        assert told == WORLD - 1, told
+    # In one module their numbers are the same everywhere.
+    model = in_stack({})
+    optimizer = adam(model)
+    train(model, optimizer, 1)
+    kept = copy.deepcopy(optimizer.state_dict())
+    with folder() as path:
+        dcp.save({"optimizer": optimizer.state_dict()}, checkpoint_id=path)
+        train(model, optimizer, 1)
+        state = {"optimizer": optimizer.state_dict()}
+        dcp.load(state, checkpoint_id=path)
+        optimizer.load_state_dict(state["optimizer"])
+    for one, other in zip(optimizer.state_dict()["state"].values(), kept["state"].values()):
+        assert all(torch.equal(local(one[key]), local(other[key])) for key in one)
+
+
+def local(tensor):
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def saved_beside(state, checkpoint_id):
+    dcp.async_save(state, checkpoint_id=checkpoint_id, process_group=BESIDE).result()
+
+
+def fails(call):
+    """The text of the exception that torch.distributed.checkpoint raises, which is none of Exception's."""
+    try:
+        call()
+    except dcp.api.CheckpointException as error:
+        return str(error)
+    raise AssertionError("no error")
+
+
+@check
+def saved_beside_training():
+    """By async_save, which copies the values first."""
     for spread, _ in KINDS:
-        model = spread({})
-        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-        train(model, optimizer, 3)
+        model = spread({"ep_size": 2})
+        optimizer = adam(model)
+        train(model, optimizer, 2)
         with folder() as path:
-            dcp.save({"model": get_model_state_dict(model),
-                      "optimizer": get_optimizer_state_dict(model, optimizer, options=FLAT)}, checkpoint_id=path)
-            train(model, optimizer, 3, 3)
-            other = spread({"ep_size": 2})
-            later = torch.optim.Adam(other.parameters(), 1e-2)
-            state = {"model": get_model_state_dict(other),
-                     "optimizer": get_optimizer_state_dict(other, later, options=FLAT)}
+            saved = dcp.async_save(states_of(model, optimizer, FLAT), checkpoint_id=path, process_group=BESIDE)
+            train(model, optimizer, 2, 2)
+            saved.result()
+            other = spread({})
+            later = adam(other)
+            state = states_of(other, later, FLAT)
             dcp.load(state, checkpoint_id=path)
-            set_model_state_dict(other, state["model"])
-            set_optimizer_state_dict(other, later, state["optimizer"], options=FLAT)
-        train(other, later, 3, 3)
+            set_state_dict(other, later, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=FLAT)
+        train(other, later, 2, 2)
         assert torch.allclose(output(other), output(model), rtol=1e-9, atol=1e-11), spread.__name__
-        # Its own state_dict, back and forth.
-        state = copy.deepcopy(later.state_dict())
-        before = [each.clone() for entry in later.state.values() for each in entry.values()]
-        train(other, later, 1)
-        later.load_state_dict(state)
-        after = [each for entry in later.state.values() for each in entry.values()]
-        assert all(torch.equal(*pair) for pair in zip(before, after))
 
 
 @check
@@ -249,8 +369,10 @@ def models_of_transformers():
 
 
 def start():
-    global WORLD, RANK
+    global WORLD, RANK, OWN, BESIDE
     RANK, WORLD = dist.get_rank(), dist.get_world_size()
+    OWN = dist.new_group([RANK], use_local_synchronization=True)
+    BESIDE = dist.new_group(list(range(WORLD)))
     disable_progress_bar()
 
 

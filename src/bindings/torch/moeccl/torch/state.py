@@ -11,6 +11,7 @@ import contextlib
 
 import torch
 from torch._prims_common import make_contiguous_strides_for
+from torch.distributed.checkpoint.planner_helpers import _create_write_items
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 _own_alone = False
@@ -38,6 +39,10 @@ class ExpertTensor(DTensor):
     def __get_tensor_shard__(self, index):
         return self.to_local()
 
+    def new_empty(self, *size, **options):
+        # torch.distributed.checkpoint.async_save makes its copies by this, and gives them memory and attributes.
+        return _expert_tensor(super().new_empty(*size, **options), self._is_here)
+
     def __deepcopy__(self, memo):
         local = self.to_local()
         copied = local.clone() if self._is_here else local  # of zeros that nobody writes to
@@ -47,6 +52,52 @@ class ExpertTensor(DTensor):
 def _expert_tensor(made, is_here):
     made.__class__ = ExpertTensor
     made._is_here = is_here
+    return made
+
+
+class _Listed:
+    """What an optimizer keeps of the parameter _name, of one expert in a list. It must be saved under that name: an optimizer's
+    own state_dict has numbers, under which other ranks have other experts."""
+
+    def _require_name(self, fqn):
+        if f".{self._name}." not in f".{fqn}.":
+            raise ValueError(
+                f"{fqn} is what an optimizer keeps of the experts' parameter {self._name}, and on other ranks of other experts'. "
+                "Save get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict instead of "
+                "optimizer.state_dict()")
+
+    def new_empty(self, *size, **options):
+        return _listed(super().new_empty(*size, **options), self._name)
+
+    def __deepcopy__(self, memo):
+        return memo.setdefault(id(self), _listed(self.detach().clone(), self._name))
+
+
+class ListedTensor(_Listed, torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed of it is a plain tensor
+
+    def __create_write_items__(self, fqn, object):
+        self._require_name(fqn)
+        return _create_write_items(fqn, self.as_subclass(torch.Tensor))
+
+    def __reduce_ex__(self, protocol):
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
+
+
+class ListedDTensor(_Listed, DTensor):
+    """Of one cut into shards, or among replicas."""
+
+    def __create_write_items__(self, fqn, object):
+        self._require_name(fqn)
+        return super().__create_write_items__(fqn, object)
+
+
+def _listed(made, name):
+    if isinstance(made, DTensor):
+        made.__class__ = ListedDTensor
+    else:
+        made = made.as_subclass(ListedTensor)
+    made._name = name
     return made
 
 
@@ -105,6 +156,18 @@ def spread(layer, name, tensor):
     return _part(tensor, mesh, [Shard(place.dim), *cut])
 
 
+def listed(layer, name, tensor):
+    """What an optimizer keeps of one expert's parameter in a list, whole where it is cut into shards."""
+    if layer.grid.esp_size > 1:
+        names = _mesh_of(layer, tensor).mesh_dim_names[1:]
+        tensor = _part(tensor, _mesh_of(layer, tensor)[names], layer.cut_of(name))
+    if layer.grid.ep_size == 1:
+        return tensor
+    for wrapper in ("_orig_mod.", "_checkpoint_wrapped_module."):  # which have no part in the names of state_dicts
+        name = name.replace(wrapper, "")
+    return _listed(tensor.detach(), name)
+
+
 def _find(module, name):
     path, _, own = name.rpartition(".")
     return getattr(module.get_submodule(path), own)
@@ -118,6 +181,8 @@ def local_part(layer, name, value):
         if cut_among is not None:
             return _among_replicas(value, cut_among)
         value = value.to_local()
+    elif isinstance(value, ListedTensor):
+        value = value.as_subclass(torch.Tensor)
     if place is None or place.shared or value.dim() == 0:
         return value
     wanted = (_find(layer.experts, name) if cut_among is None else cut_among).shape
