@@ -113,6 +113,24 @@ def tensors_around_tensors():
 
 
 @check
+def transforms_of_torch_func():
+    """Before anything is sent, so that all ranks go on."""
+    layer, tokens = Model().layer, tokens_of(RANK)
+    parameters = dict(layer.named_parameters())
+    route = moeccl.torch.Route(num_experts=WORLD, top_k=1, hidden=EMBEDDING, dtype=torch.float32)
+    call = torch.full((10, 1), RANK), torch.ones(10, 1)
+    for transformed in (lambda: torch.func.grad(lambda tokens: layer(tokens).sum())(tokens),
+                        lambda: torch.func.grad(lambda them: torch.func.functional_call(layer, them, (tokens,)).sum())(parameters),
+                        lambda: torch.func.vmap(layer)(tokens[None]),
+                        lambda: torch.func.grad(lambda tokens: route.dispatch(tokens, *call)[0].sum())(tokens)):
+        raises(transformed, "torch.func", "backward()")
+        layer(tokens).sum().backward()
+        assert torch.equal(route.combine(*route.dispatch(tokens, *call)), tokens)
+    # On one rank all are told.
+    raises(lambda: torch.func.vmap(layer)(tokens[None]) if RANK == 1 else layer(tokens), "torch.func")
+
+
+@check
 def experts_without_memory():
     """Made on the device meta, and given values later; replicas are made equal then."""
     for options in ({}, {"ep_size": 2}):

@@ -15,7 +15,7 @@ from .experts import (among_replicas, is_flattened, lists_of, number_experts, pa
                       refuse_wrapper, register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
-from .passes import Owner, check_wire
+from .passes import Owner, check_wire, refuse_transforms
 from .told import AGAIN, BACKWARD, FORWARD, GATHERING, Coming, tell
 
 # What layers exchange and add; other types are converted to float32.
@@ -370,6 +370,7 @@ class MoE(Owner, torch.nn.Module):
     def _guarded(self, *given):
         """A pass that an error ends on all ranks."""
         try:
+            refuse_transforms()
             given = [each.clone() if isinstance(each, AsyncCollectiveTensor) else each for each in given]
             for name, each in zip(("tokens", "indices", "weights"), given):
                 refuse_wrapper(each, name)

@@ -30,6 +30,12 @@ def check_wire(wire):
     return wire
 
 
+def refuse_transforms():
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise NotImplementedError("torch.func's transforms (grad, vmap, jvp, ...) do not reach through an exchange between ranks; call "
+                                  "the layer outside of them, and backward()")
+
+
 class Owner:
     """A layer or a route. Beside what is here it has num_local_experts, grid, type_of(dtype) of its rows, revoking(), and
     begin(tokens, indices, weights, training), which makes a pass."""

@@ -6,7 +6,7 @@ import torch.distributed as dist
 from .. import _C
 from .beside import Half, Pending
 from .grid import grid_of
-from .passes import Owner, check_wire
+from .passes import Owner, check_wire, refuse_transforms
 
 WEIGHTS = {"combine": _C.RouteWeights.combine, "rows": _C.RouteWeights.rows, None: _C.RouteWeights.none}
 
@@ -129,6 +129,8 @@ class Route(Owner):
     def prepare(self, tokens, indices, weights=None):
         """The handle of a routing whose tokens dispatch(tokens, handle=) sends: all that is exchanged beside rows. So a
         checkpoint around dispatch, experts and combine, with this before it, sends rows again and nothing else."""
+        if not torch.compiler.is_compiling():
+            self._telling(self._connect(), refuse_transforms)
         given = weights.detach() if weights is not None else None
         ticket, begins, rank_counts = torch.ops.moeccl.route_begin(tokens.detach(), indices, given, torch.is_grad_enabled(),
                                                                    self.id)
@@ -192,17 +194,21 @@ class Route(Owner):
 
     def begin(self, tokens, indices, weights, training):
         made = self._connect()
-        try:
-            self._check(tokens, indices, weights)
-        except Exception as error:
-            made.tell_error(f"rank {self.grid.group.rank()} of the process group: {type(error).__name__}: {error}")
-            raise
+        self._telling(made, self._check, tokens, indices, weights)
         try:
             return made.begin(indices, weights)
         except (dist.DistBackendError, ValueError):  # of all ranks
             raise
         except BaseException as error:  # of this one, such as a KeyboardInterrupt
             self.grid.revoke_for(error, "a route")
+            raise
+
+    def _telling(self, made, check, *given):
+        """What check raises on this rank is raised on all."""
+        try:
+            check(*given)
+        except Exception as error:
+            made.tell_error(f"rank {self.grid.group.rank()} of the process group: {type(error).__name__}: {error}")
             raise
 
     def _check(self, tokens, indices, weights):
