@@ -15,13 +15,20 @@ from torch.utils.checkpoint import checkpoint
 
 import moeccl.torch
 
-PATIENCE = 2.0  # seconds, beside what a busy machine takes; without a word from the other rank it is minutes
+PATIENCE = 2.0  # seconds; without a word from the other rank it is minutes
+
+
+def require_soon(began, text):
+    """A machine that is busy with something else takes longer."""
+    took, load = time.monotonic() - began, os.getloadavg()[0]
+    calm = load < WORLD + os.cpu_count()
+    assert took < (PATIENCE if calm else 10 * PATIENCE), f"{text}: it took {took} s, at a load of {load}"
 
 
 def soon(call, *parts):
     began = time.monotonic()
     text = raises(call, *parts)
-    assert time.monotonic() - began < 10 * PATIENCE, f"{text}: it took {time.monotonic() - began} s"
+    require_soon(began, text)
     return text
 
 
@@ -211,7 +218,7 @@ def soon_of_any(call):
     try:
         call()
     except (RuntimeError, ValueError, ZeroDivisionError) as error:
-        assert time.monotonic() - began < 10 * PATIENCE, error
+        require_soon(began, error)
         return str(error)
     raise AssertionError("no error")
 
@@ -260,7 +267,7 @@ def a_collective_of_one_rank_against_a_layer():
             raise AssertionError("no error")
         except RuntimeError as error:
             text = str(error)
-        assert time.monotonic() - began < 10 * PATIENCE, text
+        require_soon(began, text)
         assert ("BARRIER" if name == "barrier" else "ALLREDUCE") in text and "rank 1 in" in text, text
         assert f"the {'backward' if turn == 2 else 'forward'} pass" in text.replace("a forward", "the forward"), text
         assert f"of layer {model.layer.number}" in text and "rank 0, 2" in text, text

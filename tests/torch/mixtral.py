@@ -146,6 +146,9 @@ def generation():
     prompt = sequences(RANK, 3)[:1, :2 + RANK % 3]
     options = dict(max_new_tokens=8, min_new_tokens=8, do_sample=False)
     assert torch.equal(model.generate(prompt, **options), whole.generate(prompt, **options))
+    # Other numbers of new tokens on each rank.
+    options = dict(max_new_tokens=3 + 2 * RANK, min_new_tokens=3 + 2 * RANK, do_sample=False)
+    assert torch.equal(model.generate(prompt, synced_gpus=True, **options), whole.generate(prompt, **options))
 
 
 def start():

@@ -60,6 +60,7 @@ run 1 routes.py
 run 4 compiled.py
 run 4 errors.py
 run 4 gradients.py
+run 8 gradients.py small_gradients_in_float16
 run 4 refusals.py
 run 4 states.py
 run 4 sharded.py
