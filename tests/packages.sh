@@ -2,11 +2,13 @@
 # Sourced by scripts that build: which Debian packages moeccl needs, how they get there, and the compiler cache.
 # shellcheck disable=SC2034  # the lists are for those who source this file
 
-# To build the library and the tools.
-build_packages=(
+# To build the library.
+library_packages=(
   build-essential meson ninja-build pkg-config python3
-  help2man libcli11-dev libhwloc-dev libmd-dev libopenblas-dev libucx-dev nlohmann-json3-dev
+  libhwloc-dev libmd-dev libucx-dev nlohmann-json3-dev
 )
+# To build layers and the tools, too.
+build_packages=("${library_packages[@]}" help2man libcli11-dev libopenblas-dev)
 # To run moeccl-lab.
 lab_packages=(iproute2 python3)
 # To build and run all tests.

@@ -19,7 +19,7 @@ venv=$1
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../../.." && pwd)
 # shellcheck source=tests/packages.sh
 source "$root/tests/packages.sh"
-ensure_packages "${build_packages[@]}" "${torch_packages[@]}"
+ensure_packages "${library_packages[@]}" "${torch_packages[@]}"
 
 [[ -x $venv/bin/python ]] || python3 -m venv "$venv"
 if ! "$venv/bin/python" -c 'import torch' 2>/dev/null; then
