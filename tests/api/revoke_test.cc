@@ -1,7 +1,6 @@
 // A rank that cannot go on with a communicator tells the others: their calls end with its number
 // and text, relatives go on, and what follows is made by moecclCommShrink.
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -20,6 +19,7 @@
 #include "moeccl/moe.h"
 #include "moeccl/route.h"
 #include "tests/api/ranks.h"
+#include "tests/job.h"
 #include "tests/sanitized.h"
 
 namespace moeccl::test {
@@ -35,15 +35,7 @@ constexpr std::chrono::seconds kPatience(60);
 // What ranks meet at apart from communicators, threads or processes.
 class Meeting {
  public:
-  explicit Meeting(int ranks)
-      : ranks_(ranks),
-        shared_(static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    new (shared_) Shared{};
-  }
-  ~Meeting() { munmap(shared_, sizeof(Shared)); }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  explicit Meeting(int ranks) : ranks_(ranks) {}
 
   // Returns when all have come so often. A rank that has failed never comes.
   void meet() {
@@ -67,7 +59,7 @@ class Meeting {
   microseconds longest() const { return microseconds(shared_->longest); }
 
  private:
-  struct Shared {
+  struct State {
     std::atomic<int> came, flag;
     std::atomic<std::int64_t> begun, longest;
   };
@@ -75,7 +67,7 @@ class Meeting {
     return std::chrono::duration_cast<microseconds>(Clock::now().time_since_epoch()).count();
   }
   const int ranks_;
-  Shared* const shared_;
+  const Shared<State> shared_;
 };
 
 struct Backend {
