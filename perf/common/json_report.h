@@ -44,7 +44,7 @@ class JsonReport {
     };
   }
 
-  // "# moeccl-perf layers, moeccl 0.2.0: 4 ranks, by node: 2 2", and the device.
+  // "# moeccl-perf layers, moeccl 0.3.0: 4 ranks, by node: 2 2", and the device.
   void printHead(const char* tool) const {
     std::string nodes;
     for (const int size : json_["ranksPerNode"].get<std::vector<int>>())

@@ -16,7 +16,7 @@ struct Parsed {
   std::string text;
 };
 
-// "moeccl-fit (moeccl) 0.2.0"
+// "moeccl-fit (moeccl) 0.3.0"
 std::string versionOf(const std::string& tool);
 
 // Whether this process is the one of a run that says what concerns all of them. Known before they
