@@ -78,7 +78,11 @@ class Arguments(unittest.TestCase):
     def test_end_the_job_by_the_handler_that_mpi_begins_with(self):
         code, text, _ = run("fatal")
         self.assertNotEqual(code, 0, text)
-        self.assertRegex(text, "MPI_ERR_TYPE|Invalid datatype|[Dd]atatype has not been committed")
+        if ABI == "openmpi":
+            self.assertEqual(code, run("fatal", served=False)[0], text)
+        # Open MPI's mpirun sometimes cannot read what a rank that aborts tells it, and says so in these words.
+        if "ORTE_ERROR_LOG: Data unpack" not in text:
+            self.assertRegex(text, "MPI_ERR_TYPE|Invalid datatype|[Dd]atatype has not been committed")
 
     def test_of_a_rank_without_elements(self):
         code, text, served = run("no_elements")
