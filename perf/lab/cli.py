@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 
-from . import client, network, server, state, supervisor, wire
+from . import VERSION, client, network, server, state, supervisor, wire
 from .kernel import LabError, NotPermitted
 
 NOT_PERMITTED = 3
@@ -43,6 +43,7 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def parser():
     top = argparse.ArgumentParser(prog="moeccl-lab", description=DESCRIPTION, epilog=EXAMPLES,
                                   formatter_class=Help, allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"moeccl-lab (moeccl) {VERSION}", help="print the version")
     top.add_argument("--name", default="lab", help="which lab, if there are several (default: lab); also behind COMMAND")
     commands = top.add_subparsers(dest="do", metavar="COMMAND", required=True)
 

@@ -203,14 +203,19 @@ class Versions(unittest.TestCase):
         "meson.build": "project('m', 'c',\n  version: '1.2.3',\n  license: 'x')\n",
         "include/moeccl/moeccl.h": "#define MOECCL_MAJOR 1\n#define MOECCL_MINOR 2\n#define MOECCL_PATCH 3\n",
         "src/bindings/torch/pyproject.toml": 'name = "m"\nversion = "1.2.3"\nreadme = "README.md"\n',
+        "perf/lab/__init__.py": 'VERSION = "1.2.3"\n',
         "CHANGELOG.md": "# Changelog\n\n## [1.2.3] - 2026-01-02\n\n## [1.2.2] - 2026-01-01\n",
         "README.md": "    moeccl-plan (moeccl) 1.2.3\n",
         "src/bindings/torch/README.md": "makes `moeccl-1.2.3.tar.gz`\n",
         "tests/install/abi/1.2.abi": "",
     }
 
-    def problems(self, **changes):
+    def problems(self, tag=None, **changes):
         with tempfile.TemporaryDirectory() as folder:
+            if tag:
+                git = ["git", "-C", folder, "-c", "user.name=n", "-c", "user.email=e"]
+                for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "m"], ["tag", tag]):
+                    subprocess.run(git + command, check=True)
             for path, text in {**self.RIGHT, **changes}.items():
                 if text is not None:
                     os.makedirs(os.path.dirname(os.path.join(folder, path)), exist_ok=True)
@@ -223,6 +228,7 @@ class Versions(unittest.TestCase):
         for path, text, said in (
                 ("include/moeccl/moeccl.h", self.RIGHT["include/moeccl/moeccl.h"].replace("3", "4"), "moeccl.h: has 1.2.4, meson.build 1.2.3"),
                 ("src/bindings/torch/pyproject.toml", 'version = "1.2.2"\n', "pyproject.toml: has 1.2.2"),
+                ("perf/lab/__init__.py", 'VERSION = "1.2.2"\n', "__init__.py: has 1.2.2"),
                 ("CHANGELOG.md", "## [Unreleased]\n\n## [1.2.3] - 2026-01-02\n", "CHANGELOG.md: has nothing like"),
                 ("CHANGELOG.md", "## [1.2.2] - 2026-01-01\n\n## [1.2.3] - 2026-01-02\n", "CHANGELOG.md: has 1.2.2"),
                 ("README.md", "    moeccl-plan (moeccl) 1.2.2\n", "README.md: has 1.2.2"),
@@ -231,6 +237,12 @@ class Versions(unittest.TestCase):
             found = self.problems(**{path: text})
             self.assertEqual(len(found), 1, found)
             self.assertIn(said, found[0])
+
+    def test_a_tagged_version_has_a_date(self):
+        coming = {"CHANGELOG.md": "# Changelog\n\n## [1.2.3] - not released\n"}
+        self.assertEqual(self.problems(tag="v1.2.2", **coming), [])
+        self.assertEqual(self.problems(tag="v1.2.3"), [])
+        self.assertIn("there is a tag v1.2.3", "".join(self.problems(tag="v1.2.3", **coming)))
 
 
 class Pages(unittest.TestCase):

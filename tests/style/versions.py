@@ -3,17 +3,24 @@
 
     versions.py ROOT
 
-They are the macros of moeccl.h, the PyTorch package, the first heading of CHANGELOG.md with its date, what pages show of tools and
-of the package, and the dump of this release's binary interface in tests/install/abi. A release is tagged as v and its version.
+They are the macros of moeccl.h, the PyTorch package, moeccl-lab, the first heading of CHANGELOG.md, what pages show of tools and of
+the package, and the dump of this release's binary interface in tests/install/abi. A release is tagged as v and its version. Its heading
+has a date; before that it may say "not released".
 """
 import os
 import re
+import subprocess
 import sys
 
 
 def read(root, path):
     with open(os.path.join(root, path), encoding="utf-8") as file:
         return file.read()
+
+
+def tagged(root, version):
+    listed = subprocess.run(["git", "-C", root, "tag", "--list", "v" + version], capture_output=True, text=True, check=False)
+    return listed.stdout.strip() != ""
 
 
 def problems(root):
@@ -25,7 +32,8 @@ def problems(root):
     macros = re.findall(r"^#define MOECCL_(?:MAJOR|MINOR|PATCH) (\d+)$", read(root, "include/moeccl/moeccl.h"), re.MULTILINE)
     named = [("include/moeccl/moeccl.h", ".".join(macros))]
     for path, pattern in (("src/bindings/torch/pyproject.toml", r'^version = "([^"]*)"$'),
-                          ("CHANGELOG.md", r"\A(?:(?!^## ).)*^## \[([^]]*)\] - \d{4}-\d\d-\d\d$"),
+                          ("perf/lab/__init__.py", r'^VERSION = "([^"]*)"$'),
+                          ("CHANGELOG.md", r"\A(?:(?!^## ).)*^## \[([^]]*)\] - (?:\d{4}-\d\d-\d\d|not released)$"),
                           ("README.md", r"\(moeccl\) (\d+\.\d+\.\d+)"),
                           ("src/bindings/torch/README.md", r"moeccl-(\d+\.\d+\.\d+)")):
         numbers = re.findall(pattern, read(root, path), re.MULTILINE | re.DOTALL)
@@ -33,6 +41,8 @@ def problems(root):
     for path, number in named:
         if number != version:
             yield f"{path}: has {number}, meson.build {version}"
+    if f"\n## [{version}] - not released\n" in read(root, "CHANGELOG.md") and tagged(root, version):
+        yield f"CHANGELOG.md: says \"not released\", but there is a tag v{version}"
     dump = f"tests/install/abi/{version.rpartition('.')[0]}.abi"
     if not os.path.exists(os.path.join(root, dump)):
         yield f"{dump} is missing: tests/install/abi.py dump {dump} include cc"
