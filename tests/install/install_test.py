@@ -4,8 +4,8 @@
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
 The program finds moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
-include/moeccl must have been installed, and the examples of one file, which compile by the same command. Tools find their
-libraries by themselves, and have a version, a manual page and completion.
+include/moeccl must have been installed, and the examples of one file, which compile by the same command. Tools, moeccl-mpi too, find
+their libraries by themselves, and have a version, a manual page and completion.
 """
 import argparse
 import os
@@ -19,6 +19,15 @@ import tempfile
 def run(command, **variables):
     print("$ " + shlex.join(command), flush=True)
     subprocess.run(command, check=True, env={**os.environ, **variables})
+
+
+def printed(command, **variables):
+    """What a command prints; nothing may be on its stderr."""
+    print("$ " + shlex.join(command), flush=True)
+    done = subprocess.run(command, check=False, env={**os.environ, **variables}, capture_output=True, text=True)
+    if done.returncode or done.stderr:
+        raise SystemExit(f"{shlex.join(command)} ends with {done.returncode}: {done.stderr}")
+    return done.stdout
 
 
 def find(root, name):
@@ -54,7 +63,7 @@ def cmake(stage, version):
     run([os.path.join(folder, "build-" + version, "program")])
 
 
-def tools(stage, environment):
+def tools(stage, version, environment):
     """Each installed tool says its version and has a manual page and completion."""
     folder = os.path.dirname(find(stage, "moeccl-lab"))
     with open(find(stage, "moeccl"), encoding="utf-8") as file:
@@ -66,9 +75,24 @@ def tools(stage, environment):
             with open(find(stage, name + ".1"), encoding="utf-8") as page:
                 if ".SH DESCRIPTION" not in page.read():
                     raise SystemExit(f"{name}.1 describes nothing")
-        with open(os.path.join(folder, name), "rb") as file:
-            if file.read(4) == b"\x7fELF":
-                run([os.path.join(folder, name), "--version"], **environment)
+        said = printed([os.path.join(folder, name), "--version"], **environment)
+        if said != f"{name} (moeccl) {version}\n":
+            raise SystemExit(f"{name} --version prints {said!r}")
+
+
+def preloaded(stage, environment):
+    """moeccl-mpi finds its libraries beside itself wherever the prefix is, also by a link to it, and the loader takes them."""
+    script = find(stage, "moeccl-mpi")
+    link = os.path.join(stage, "link-to-moeccl-mpi")
+    os.symlink(script, link)
+    for abi in ("openmpi", "mpich"):
+        name = f"libmoeccl-mpi-{abi}.so"
+        if not any(name in names for _, _, names in os.walk(stage)):
+            continue
+        for command in (script, link):
+            said = printed([command, "--abi", abi, "sh", "-c", "echo $LD_PRELOAD"], LD_PRELOAD="", **environment).strip()
+            if not os.path.exists(said) or not os.path.samefile(said, find(stage, name)):
+                raise SystemExit(f"{command} preloads {said!r}, not {find(stage, name)}")
 
 
 def main():
@@ -102,7 +126,9 @@ def main():
             run(["sh", "-c", f"cd {shlex.quote(stage)} && {example} -lm"], **found)
         run(["python3", find(stage, "plot_profile.py"), "--help"])
         # As a user's shell has it: nothing says where the libraries are.
-        tools(stage, {"LD_LIBRARY_PATH": ""})
+        tools(stage, options.version, {"LD_LIBRARY_PATH": ""})
+        if any("moeccl-mpi" in names for _, _, names in os.walk(stage)):
+            preloaded(stage, {"LD_LIBRARY_PATH": ""})
         if shutil.which("cmake"):
             cmake(stage, options.version)
 
