@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Runs the commands of a page in their order, and compares what they print with what the page says.
 
-    pages_test.py --source DIR --build DIR PAGE                runs a page of the repository
+    pages_test.py --source DIR --build DIR PAGE                runs a page of the repository; with --torch FOLDER, in which torchrun is,
+                                                               those programs of PyTorch that run on one node too
     pages_test.py --source DIR --build DIR --installed PAGE    runs it with an installation under a prefix, without the repository
     pages_test.py --source DIR --build DIR --all               every command of every page is run by this test, or by one that
                                                                NOT_HERE names; behind it stands what it prints; labs are taken
                                                                down; tests that pages name are there
 
 Commands run in a folder that is gone at the end. It has links to the repository's files, with the build as build/, or in an
-installation only the programs that the page shows. Numbers of measured output may differ, except on pages of EXACT, and so may the
+installation only the programs that the page shows. Numbers of measured output may differ, except on pages of CLOSE, and so may the
 lines of VARYING. SHORTER says which commands are made to take less time. Exit code 77 where a page needs an emulated cluster and
 this machine permits none.
 """
@@ -31,8 +32,8 @@ NOT_HERE = {
     "the build, which is there": [r"meson setup build && ninja -C build$"],
     "bare_debian.sh": [r"examples/quickstart\.sh", r"tests/run\.sh +#"],
     "install_test.py": [r"meson setup build .* meson install"],
-    "guide_test.py of moeccl-mpi": [r"mpirun -np 16 moeccl-mpi "],
-    "tests/torch/run.sh": [r"torchrun ", r"~/moeccl-env/", r"src/bindings/torch/install\.sh ", r"pip install "],
+    "tests/torch/run.sh": [r"torchrun --nproc-per-node ", r"~/moeccl-env/", r"src/bindings/torch/install\.sh ", r"pip install "],
+    "two_nodes.py": [r"torchrun --nnodes "],
     "the tests of these programs": [r"build/tests/\S+ --gtest_list_tests"],
     "table_parm_test.py": [r"perf/scripts/table_parm\.py$"],
     "test_train.py": [r"build/examples/train/train .*teacher"],
@@ -49,7 +50,7 @@ NOT_HERE = {
 # They show how something was measured: their output is a table or a picture of the same section.
 MEASUREMENTS = {"perf/RESULTS.md": r".*", "perf/plan/PREDICT.md": r"perf/moeccl-lab |perf/scripts/table_parm"}
 INSTALLED = ["README.md", "perf/README.md", "perf/fit/README.md", "perf/lab/README.md", "perf/perf/README.md", "perf/perf/LAYERS.md",
-             "perf/plan/README.md", "perf/plan/PREDICT.md", "include/CPP.md"]
+             "perf/plan/README.md", "perf/plan/PREDICT.md", "src/bindings/mpi/README.md", "include/CPP.md"]
 PAGES = [*INSTALLED[:-1], "perf/RESULTS.md", "examples/train/README.md", "src/bindings/torch/README.md", "tests/README.md"]
 # Programs of the reader's, which find the library by pkg-config.
 NEEDS_INSTALLATION = re.compile(r"(?:cc|c\+\+|mpicxx|moeccl-plan) |mpirun -np 4 \./")
@@ -57,8 +58,8 @@ NEEDS_CLONE = re.compile(r"meson |ninja |(?:build/)?(?:tests|examples/(?!01_allt
 # What a reader of an installation types instead.
 BY_INSTALLATION = [(r"\bbuild/perf/|\bperf/(?=moeccl-lab)", ""), (r"\bperf/scripts/", "{prefix}/share/moeccl/scripts/"),
                    (r"\bbuild/examples/01_alltoall/", "./")]
-# Random numbers and sums are the same on every machine there.
-EXACT = ["include/CPP.md"]
+# By which share of it a number may be off, or by its last digit. Random numbers and sums of the first are the same on every machine.
+CLOSE = {"include/CPP.md": 0, "src/bindings/torch/README.md": 0.15}
 # They print nothing, or what nobody reads.
 SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/train)/plot_\w+\.py (?!--table)|.* > \S+$", re.DOTALL)
 SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
@@ -88,16 +89,22 @@ SHORTER = [
     (r"(examples/train/train\w*) (?!--steps)", r"\1 --steps 5 "),
     (r"--kills 5$", "--kills 1"),
     (r"/tmp/my-run", "$PWD/my-run"),
+    (r"^torchrun ", "torchrun --standalone "),  # on any port
 ]
+NUMBER = r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?"
 # Lines of output in which words depend on what was measured.
 VARYING = [
     r" +\d+ +\d+ +\d+ +\d+ +\d+ +\d+ .*(S1|S2|baseline|PPMoE)", r"  (model|always S1) ",  # moeccl-perf layers
     r"(?:auto|latency): ",  # moeccl-perf route: what was chosen
     r"Links: ", r"(alltoall|combine) +(2x4|mp2,ep4)", r" +alltoall of 2x1 ranks", r"Not measured", r"\(a larger --budget",  # moeccl-fit
-    r".*step \d+ of 100", r"kills, ", r" +3\.009e\+04", r"node\d|total",
+    r".*step \d+ of 100", r"kills, ", r" +3\.009e\+04", r"node\d|total", r"moeccl-mpi: alltoall of ",
 ]
 # Root starts these in tests, on fewer cores than ranks.
-MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+       "OMPI_MCA_mpi_yield_when_idle": "1"}
+# The user's program of pages that start moeccl-mpi, and that command without an MPI.
+MPI_PROGRAM = os.path.join("tests", "mpi", "small_alltoalls")
+NEEDS_MPI = re.compile(r"mpirun -np \d+ moeccl-mpi ")
 
 
 def blocks(text):
@@ -190,19 +197,31 @@ def check_all(source, build):
 
 
 def masked(line):
-    return re.sub(r"\d+(?:[.,:]\d+)*(?:e[+-]\d+)?|(?<= )-(?= )", "#", " ".join(line.replace("(", "( ").split()))
+    return re.sub(rf"{NUMBER}|(?<= )-(?= )", "#", " ".join(line.replace("(", "( ").split()))
+
+
+def alike(line, printed, share):
+    """Do lines differ in numbers alone, and these by no more than this share, or their last digit? Without a share they may be any."""
+    if masked(line) != masked(printed):
+        return False
+    for one, other in zip(re.findall(NUMBER, line), re.findall(NUMBER, printed)) if share is not None else ():
+        digit = 1.01 * 10.0 ** -len(one.partition(".")[2]) if share and "." in one else 0
+        if abs(float(one) - float(other)) > max(share * float(one), digit):
+            return False
+    return True
 
 
 class Clone:
-    """The repository with its build."""
+    """The repository with its build. `torch`: a folder with torchrun, or None."""
     not_here = NEEDS_INSTALLATION
 
-    def __init__(self, source, build, root):
+    def __init__(self, source, build, root, torch):
         for name in os.listdir(source):
             if not name.startswith((".git", "build")):
                 os.symlink(os.path.join(source, name), os.path.join(root, name))
         os.symlink(build, os.path.join(root, "build"))
-        self.environment = {"PATH": os.path.join(build, "perf") + os.pathsep + os.environ["PATH"]}
+        folders = [*([torch] if torch else []), os.path.join(build, "perf"), os.path.join(build, "src", "bindings", "mpi"), os.environ["PATH"]]
+        self.environment = {"PATH": os.pathsep.join(folders)}
 
     def command(self, command):
         # What a page builds is there: a test builds nothing.
@@ -213,7 +232,7 @@ class Installation:
     """What `meson install` leaves under a prefix, as README.md says that it is used, and the page's own programs."""
     not_here = NEEDS_CLONE
 
-    def __init__(self, build, root, text):
+    def __init__(self, build, root):
         stage = os.path.join(os.path.dirname(root), "stage")
         subprocess.run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage], check=True)
         self.prefix = os.path.dirname(os.path.dirname(find(stage, "moeccl-lab")))
@@ -224,9 +243,6 @@ class Installation:
         shutil.copy(example, os.path.join(root, "program.c"))
         subprocess.run(f"cc {example} $(pkg-config --cflags --libs moeccl) -o alltoall", shell=True, check=True, cwd=root,
                        env={**os.environ, **self.environment})
-        for name, program in re.findall(r"^`(\w+\.cpp)`.*?^```cpp\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-            with open(os.path.join(root, name), "w", encoding="utf-8") as file:
-                file.write(program)
 
     def command(self, command):
         for pattern, instead in BY_INSTALLATION:
@@ -242,18 +258,23 @@ def find(stage, name):
 
 
 class Page:
-    def __init__(self, source, build, page, folder, installed):
-        self.source, self.page = source, page
+    def __init__(self, source, build, page, folder, installed, torch):
+        self.source, self.page, self.torch = source, page, torch
         with open(os.path.join(source, page), encoding="utf-8") as file:
             self.text = file.read()
         self.root, runtime = os.path.join(folder, "root"), os.path.join(folder, "runtime")
         os.mkdir(self.root)
         os.mkdir(runtime, 0o700)
-        self.place = Installation(build, self.root, self.text) if installed else Clone(source, build, self.root)
+        self.place = Installation(build, self.root) if installed else Clone(source, build, self.root, torch)
+        for name, program in re.findall(r"^`(\w+\.(?:cpp|py))`.*?^```\w+\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL):
+            with open(os.path.join(self.root, name), "w", encoding="utf-8") as file:
+                file.write(program)
+        self.has_mpi = os.path.exists(os.path.join(build, MPI_PROGRAM))
+        if self.has_mpi:
+            shutil.copy(os.path.join(build, MPI_PROGRAM), os.path.join(self.root, "program"))
         self.environment = {**os.environ, **MPI, "XDG_RUNTIME_DIR": runtime, "XDG_CACHE_HOME": os.path.join(folder, "cache"),
                             "OPENBLAS_NUM_THREADS": "1", **self.place.environment}
         self.exports = []
-        self.alike = (lambda line: line) if page in EXACT else masked
 
     def run(self, command):
         """What it prints."""
@@ -274,7 +295,8 @@ class Page:
     def step(self, command):
         """What it prints; None where it is not run here."""
         draws = re.match(r"(perf/scripts|examples/train)/plot_\w+\.py (?!--table)", command)
-        if (elsewhere(command) or self.place.not_here.match(command)
+        if (elsewhere(command) and not (self.torch and command.startswith("torchrun --nproc-per-node ")) or self.place.not_here.match(command)
+                or NEEDS_MPI.match(command) and not self.has_mpi
                 or draws and not importlib.util.find_spec("matplotlib")):
             print("not here: " + command)
             return None
@@ -283,8 +305,8 @@ class Page:
     def is_in(self, line, got):
         """Is it one of these lines, of which it may show the beginning alone?"""
         if line.endswith("..."):
-            return any(each.startswith(self.alike(line[:-3]).rstrip()) for each in got)
-        return self.alike(line) in got
+            return any(masked(each).startswith(masked(line[:-3]).rstrip()) for each in got)
+        return any(alike(line, each, CLOSE.get(self.page)) for each in got)
 
     def check(self):
         said, ran = [], False
@@ -296,9 +318,8 @@ class Page:
                     ran = bool(printed)
                 elif ran:
                     # What an earlier command of the page has printed may stand later.
-                    got = {self.alike(line) for line in said}
                     for line in block:
-                        if not any(re.match(pattern, line) for pattern in VARYING) and not self.is_in(line, got):
+                        if not any(re.match(pattern, line) for pattern in VARYING) and not self.is_in(line, said):
                             sys.exit(f"{self.page}:{number}: no command before prints\n{line}")
         finally:
             with contextlib.suppress(OSError):
@@ -311,13 +332,15 @@ def main():
     parser.add_argument("--build", required=True)
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--installed", action="store_true")
+    parser.add_argument("--torch", type=os.path.abspath)
     parser.add_argument("page", nargs="?")
     options = parser.parse_args()
     if options.all:
         return check_all(options.source, options.build)
     folder = tempfile.mkdtemp()
     try:
-        Page(os.path.abspath(options.source), os.path.abspath(options.build), options.page, folder, options.installed).check()
+        Page(os.path.abspath(options.source), os.path.abspath(options.build), options.page, folder, options.installed,
+             options.torch).check()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

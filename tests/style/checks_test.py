@@ -249,6 +249,14 @@ class Pages(unittest.TestCase):
     def silent(self, text, page="README.md"):
         return [command for _, command in pages_test.without_output(page, text)]
 
+    def test_alike(self):
+        for line, printed, share, right in (
+                ("loss 0.45 (2 to 3)", "loss  7 ( 1 to 99)", None, True), ("loss 0.45", "lost 0.45", None, False),
+                ("loss 0.045", "loss 0.046", 0, False), ("loss 0.045", "loss 0.045", 0, True),
+                ("loss 0.05", "loss 0.06", 0.15, True), ("loss 0.05", "loss 0.07", 0.15, False),
+                ("step 50", "step 51", 0.15, True), ("step 5", "step 6", 0.15, False)):
+            self.assertEqual(pages_test.alike(line, printed, share), right, (line, printed, share))
+
     def test_without_output(self):
         command = "build/perf/moeccl-plan --list"
         for text in (f"    {command}\n\n    alltoall\n", f"    {command}\n\nprints\n\n    alltoall\n",

@@ -1,12 +1,15 @@
 """Looks at the package as pip has installed it.
 
-    python tests/torch/installed_package.py
+    python tests/torch/installed_package.py GUIDE
+
+Functions that GUIDE calls in one line must be there.
 """
 
 import importlib.metadata
 import os
 import re
 import subprocess
+import sys
 
 import moeccl.torch
 from moeccl import _C
@@ -25,3 +28,10 @@ assert loaded == {os.path.join(folder, name) for name in files if name.startswit
 
 assert moeccl.__version__ == importlib.metadata.version("moeccl")
 print(f"moeccl {moeccl.__version__} has its own {', '.join(files)}")
+
+with open(sys.argv[1], encoding="utf-8") as file:
+    guide = file.read()
+for name in set(re.findall(r"moeccl\.torch\.(\w+)\(", guide)):
+    assert hasattr(moeccl.torch, name), name
+select = re.search(r"`(moeccl\.torch\.select\(.*?\))`", guide)[1]
+print(f"{select} gives {eval(select)}")

@@ -42,7 +42,7 @@ fi
 MOECCL_ROOT=$library MOECCL_INCLUDE=$include MAX_JOBS=$(nproc) \
   "$venv/bin/pip" install -q --no-deps --force-reinstall "$root/src/bindings/torch"
 
-"$venv/bin/python" "$root/tests/torch/installed_package.py"
+"$venv/bin/python" "$root/tests/torch/installed_package.py" "$root/src/bindings/torch/README.md"
 
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1
 # run NUMBER SCRIPT [CHECK...]
@@ -75,5 +75,5 @@ run 8 expert_parallelism.py
 "$venv/bin/python" "$root/tests/torch/killed_rank.py"
 "$venv/bin/python" "$root/tests/torch/cuda_streams.py" "$include"
 "$venv/bin/python" "$root/tests/gpu/rivals_test.py"
-"$venv/bin/python" "$root/tests/torch/guide.py" "$root/src/bindings/torch/README.md"
+python3 "$root/tests/pages/pages_test.py" --source "$root" --build "$library" --torch "$venv/bin" src/bindings/torch/README.md || (($? == 77))
 python3 "$root/tests/pages/two_nodes.py" "$root" "$venv/bin/python" || (($? == 77))
