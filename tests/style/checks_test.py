@@ -190,6 +190,9 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),
                 ({"docs/a.md": "[c](#gone)"}, "docs/a.md has no heading #gone"),
                 ({"docs/a.md": "`moecclSuccess`, `moecclGone`"}, "no public header has moecclGone"),
+                ({"tests/README.md": "\n| promise | test |\n|---|---|\n| it is told | `Death.IsTold`, `Death.*`, `IsTold`, `Death.IsKnown` |\n",
+                  "tests/a_test.cc": "TEST_P(Death, IsTold) {}\n"},
+                 "tests/README.md: no test has Death.IsKnown"),
                 ({"docs/a.md": "`a.py`, a program:\n\n```python\na()\n```\n", "docs/a.py": "b()\n"}, "its a.py is not docs/a.py"),
                 ({"docs/a.md": "`a.py` ([in x](../x/a.py)), a program:\n\n```python\na()\n```\n", "x/a.py": "b()\n"},
                  "its a.py is not x/a.py")):

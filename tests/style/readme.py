@@ -6,7 +6,7 @@
 include/ENVIRONMENT.md lists every environment variable that the code reads, include/ERRORS.md every result code, and
 nothing else; README.md's C code stands word for word in an example; every file that a Markdown link, or a path in
 backquotes, names is there, and every heading that a link goes to; names that begin with moeccl are in a public
-header, or in a tool, whose JSON may have them.
+header, or in a tool, whose JSON may have them; test cases of tests/README.md's promises are in tests/.
 
 How pages and the comments of public headers are written: no sentence, and no cell of a table, has more than 30 words or
 begins with "Of", "What", "Where" or "The same"; questions may. A page has no marks of a merge, and no line like OUTPUT_OF_THIS
@@ -143,6 +143,14 @@ def check_names(root, path, code):
             yield f"{path}: no public header has {name}"
 
 
+def check_cases(path, text, code):
+    """Test cases in the table of promises, with their suite (`Death.IsToldByNameAndSoon`, `Death.*`) or without it."""
+    cases = set(re.findall(r"^\w*TEST\w*\(\s*(\w+),\s*(\w+)\)", code, re.MULTILINE))
+    for suite, case, star in re.findall(r"`(?:([A-Z][A-Za-z]+)\.)?((?:[A-Z][a-z]*){2,})?(\*?)`", text.partition("\n| promise | test |\n")[2].partition("\n\n")[0]):
+        if (suite or case) and not any(suite in ("", its) and (name.startswith(case) if star else name == case) for its, name in cases):
+            yield f"{path}: no test has {suite and suite + '.'}{case}{star}"
+
+
 def problems(root):
     files = repository_files(root)
     page = "include/ENVIRONMENT.md"
@@ -152,9 +160,12 @@ def problems(root):
     yield from compare(page, "result", table_names(read(root, page), "Errors", r"moeccl\w+"), result_codes(root))
     yield from check_code(root, files)
     code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.(cc|h)", path))
+    tests = "".join(read(root, path) for path in files if re.fullmatch(r"tests/.*\.(cc|h)", path))
     for path in files:
         if re.fullmatch(r"include/moeccl/.*", path):
             yield from check_sentences(path, comments(read(root, path)))
+        if path == "tests/README.md":
+            yield from check_cases(path, read(root, path), tests)
         if path.endswith(".md"):
             yield from check_finished(path, read(root, path))
             yield from check_paths(root, path)
