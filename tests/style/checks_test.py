@@ -186,6 +186,8 @@ class Readme(unittest.TestCase):
                 ({"docs/a.md": "<<<<<<< HEAD\n| a |\n"}, "docs/a.md: this line is left from its making: <<<<<<< HEAD"),
                 ({"docs/a.md": "A profile.\n\n[EP](../README.md#words)"}, "docs/a.md: profile stands before"),
                 ({"docs/a.md": "[c](../src/c.cc) [d](../src/a.cc)"}, "../src/c.cc does not exist"),
+                ({"README.md": README + "\n## Beside what you use\n\n| 1.5 to 2.8 |\n", "perf/RESULTS.md": "1.5, 2.85, 12.8, 1.2.8.\n"},
+                 "perf/RESULTS.md has no 2.8"),
                 ({"README.md": README + "`tests/c.sh`"}, "tests/c.sh does not exist"),
                 ({"README.md": README + "[c](include/ERRORS.md#gone)"}, "include/ERRORS.md has no heading #gone"),
                 ({"docs/a.md": "[c](#gone)"}, "docs/a.md has no heading #gone"),

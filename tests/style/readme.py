@@ -6,7 +6,7 @@
 include/ENVIRONMENT.md lists every environment variable that the code reads, include/ERRORS.md every result code, and
 nothing else; README.md's C code stands word for word in an example; every file that a Markdown link, or a path in
 backquotes, names is there, and every heading that a link goes to; names that begin with moeccl are in a public
-header, or in a tool, whose JSON may have them; test cases of tests/README.md's promises are in tests/.
+header, or in a tool, whose JSON may have them; test cases of tests/README.md's promises are in tests/; ratios of README.md's "Beside what you use" are in perf/RESULTS.md.
 
 How pages and the comments of public headers are written: no sentence, and no cell of a table, has more than 30 words or
 begins with "Of", "What", "Where" or "The same"; questions may. A page has no marks of a merge, and no line like OUTPUT_OF_THIS
@@ -113,6 +113,15 @@ def check_words(path, text):
             return
 
 
+def check_figures(root):
+    """README.md's table of others has ratios of perf/RESULTS.md alone."""
+    table = read(root, "README.md").partition("\n## Beside what you use\n")[2].partition("\n## ")[0]
+    results = read(root, "perf/RESULTS.md") if table else ""
+    for number in re.findall(r"(?<![\d.])\d+\.\d+(?![\d.])", table):
+        if not re.search(rf"(?<![\d.]){re.escape(number)}(?!\d|\.\d)", results):
+            yield f"README.md: perf/RESULTS.md has no {number}"
+
+
 def check_paths(root, path):
     text = read(root, path)
     named = [(posixpath.normpath(posixpath.join(posixpath.dirname(path), link)), link)
@@ -159,6 +168,7 @@ def problems(root):
     page = "include/ERRORS.md"
     yield from compare(page, "result", table_names(read(root, page), "Errors", r"moeccl\w+"), result_codes(root))
     yield from check_code(root, files)
+    yield from check_figures(root)
     code = "".join(read(root, path) for path in files if re.fullmatch(r"include/moeccl/.*|perf/.*\.(cc|h)", path))
     tests = "".join(read(root, path) for path in files if re.fullmatch(r"tests/.*\.(cc|h)", path))
     for path in files:
