@@ -43,8 +43,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
 def parser():
     top = argparse.ArgumentParser(prog="moeccl-lab", description=DESCRIPTION, epilog=EXAMPLES,
                                   formatter_class=Help, allow_abbrev=False)
-    top.add_argument("--version", action="version", version=f"moeccl-lab (moeccl) {VERSION}", help="print the version")
     top.add_argument("--name", default="lab", help="which lab, if there are several (default: lab); also behind COMMAND")
+    top.add_argument("--version", action="version", version=f"moeccl-lab (moeccl) {VERSION}", help="print the version and exit")
     commands = top.add_subparsers(dest="do", metavar="COMMAND", required=True)
 
     def add(name, text, more="", command=False):

@@ -64,20 +64,27 @@ def cmake(stage, version):
 
 
 def tools(stage, version, environment):
-    """Each installed tool says its version and has a manual page and completion."""
-    folder = os.path.dirname(find(stage, "moeccl-lab"))
-    with open(find(stage, "moeccl"), encoding="utf-8") as file:
+    """Each installed tool says its version and has a manual page and completion, which know that option."""
+    folder, completion = os.path.dirname(find(stage, "moeccl-lab")), find(stage, "moeccl")
+    with open(completion, encoding="utf-8") as file:
         completed = re.search(r"^complete .* _moeccl (.*)$", file.read(), re.MULTILINE)[1].split()
     for name in sorted(os.listdir(folder)):
+        tool = os.path.join(folder, name)
         if name not in completed:
             raise SystemExit(f"perf/completion.bash does not complete {name}")
-        if shutil.which("help2man"):
-            with open(find(stage, name + ".1"), encoding="utf-8") as page:
-                if ".SH DESCRIPTION" not in page.read():
-                    raise SystemExit(f"{name}.1 describes nothing")
-        said = printed([os.path.join(folder, name), "--version"], **environment)
+        said = printed([tool, "--version"], **environment)
         if said != f"{name} (moeccl) {version}\n":
-            raise SystemExit(f"{name} --version prints {said!r}")
+            raise SystemExit(f"{name} --version says {said!r}")
+        typed = 'source "$0"; COMP_WORDS=("$1" --v); COMP_CWORD=1; _moeccl; echo "${COMPREPLY[@]}"'
+        offered = printed(["bash", "-c", typed, completion, tool], **environment)
+        if offered.split() != ["--version"]:
+            raise SystemExit(f"{name} --v is completed to {offered!r}")
+        if shutil.which("help2man"):
+            with open(find(stage, name + ".1"), encoding="utf-8") as file:
+                page = file.read()
+            for words in (".SH DESCRIPTION", r"\-\-version"):
+                if words not in page:
+                    raise SystemExit(f"{name}.1 has no {words}")
 
 
 def preloaded(stage, environment):

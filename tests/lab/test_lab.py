@@ -549,6 +549,9 @@ class Arguments(LabTest):
             self.assertIn(command, self.succeed("--help"))
             self.assertIn("--name", self.succeed(command, "--help"))
 
+    def test_version(self):
+        self.assertRegex(self.succeed("--version"), r"^moeccl-lab \(moeccl\) \d+\.\d+\.\d+\n$")
+
 
 class Libraries(LabTest):
     def perftest(self, server, client, transports):
