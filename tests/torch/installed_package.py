@@ -33,5 +33,7 @@ with open(sys.argv[1], encoding="utf-8") as file:
     guide = file.read()
 for name in set(re.findall(r"moeccl\.torch\.(\w+)\(", guide)):
     assert hasattr(moeccl.torch, name), name
-select = re.search(r"`(moeccl\.torch\.select\(.*?\))`", guide)[1]
-print(f"{select} gives {eval(select)}")
+selects = re.findall(r"`(moeccl\.torch\.select\(.*?\))`", guide)
+assert selects, "the guide asks select for nothing"
+for select in selects:
+    print(f"{select} gives {eval(select)}")

@@ -585,11 +585,38 @@ def prediction_and_explanation():
     assert text.startswith("The last pass went by S2.\n"), text
     choices = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, mp_size=2,
                                   capacity_factor=1.0)
-    assert [each.schedule for each in choices] and choices[0].seconds <= choices[-1].seconds
-    assert {each.schedule for each in choices} == {"S1", "S2"}, choices
+    assert choices[0].seconds <= choices[-1].seconds
+    assert {each.name for each in choices} == {"S1", "S2"}, choices
     text = moeccl.torch.select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=1024, tokens=256, explain=True)
     assert "S1" in text
     raises(lambda: moeccl.torch.select(nodes=[4, 3], experts=16, top_k=2, embedding=512, hidden=8, tokens=1), "7")
+
+
+@check
+def algorithms_without_a_call():
+    select = moeccl.torch.select
+    for size in (64, 64 << 20):
+        choices = select("alltoall", nodes=[8, 8, 8, 8], bytes=size)
+        seconds = [each.seconds for each in choices]
+        assert seconds == sorted(seconds) and seconds[0] > 0, choices
+        text = select("alltoall", nodes=[8, 8, 8, 8], bytes=size, explain=True)
+        assert choices[0].name in text.splitlines()[0], (choices, text)
+    # Three quarters of what a rank sends leave its node.
+    choices = {each.name: each for each in select("alltoall", nodes=[2, 2, 2, 2], bytes=8000)}
+    assert choices["linear"].bytes_between == 6000 and not choices["linear"].measured, choices
+    # A collective of a grid costs by its shape.
+    whole = select("dispatch", nodes=[4, 4], bytes=1 << 20, experts=16)
+    parts = select("dispatch", nodes=[4, 4], bytes=1 << 20, experts=16, ep_size=4, esp_size=2)
+    assert whole[0].seconds != parts[0].seconds, (whole, parts)
+    raises(lambda: select("dispatch", nodes=[4, 4], bytes=8, experts=12), "experts is 12", "8")
+    raises(lambda: select("alltoal", nodes=[4, 4], bytes=8), "alltoal", "allgather")
+    raises(lambda: select("alltoall", nodes=[4, 4]), "bytes")
+    raises(lambda: select("alltoall", nodes=[4, 4], bytes=-1), "bytes is -1")
+    raises(lambda: select("alltoall", nodes=[4, 4], bytes=8, top_k=2), "no top_k")
+    raises(lambda: select("alltoall", nodes=[], bytes=8), "nNodes")
+    raises(lambda: select(nodes=[4, 4], experts=16, top_k=2, embedding=512, hidden=8), "needs tokens")
+    raises(lambda: select(nodes=[4, 4], experts=16, top_k=2, embedding=8, hidden=8, tokens=8, bytes=8), "no bytes")
+    raises(lambda: select("dispatch", nodes=[4, 4], bytes=8, order="rows"), "order is 'rows'", "'ep'")
 
 
 @check

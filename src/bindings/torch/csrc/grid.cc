@@ -1,7 +1,5 @@
 #include "grid.h"
 
-#include <moeccl/model.h>
-
 #include <algorithm>
 
 #include "backend.h"
@@ -30,6 +28,7 @@ std::vector<Choice> choicesOf(const moecclQuery_t& query, const std::string& whe
   for (int i = 0; i < count; ++i) {
     moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
     checkCall(moecclChoicesGet(found, i, -1, &one), where);
+    if (query.layer != nullptr && one.automatic == 0) continue;  // a route refuses its gradients
     choices.push_back({one.name, one.seconds, one.communication, one.bytesBetween,
                        std::string(one.source) == "curves"});
   }
@@ -173,7 +172,7 @@ void MoeGrid::call(const std::function<moecclResult_t()>& made) {
   checkCall(result, where());
 }
 
-Prediction predict(const moecclMoeConfig_t& config, moecclGridShape_t shape,
+Prediction predict(moecclQuery_t query, moecclGridShape_t shape,
                    const std::vector<int>& ranksPerNode, const std::string& profile) {
   struct Destroy {
     void operator()(moecclProfile_t it) const { moecclProfileDestroy(it); }
@@ -188,18 +187,10 @@ Prediction predict(const moecclMoeConfig_t& config, moecclGridShape_t shape,
     checkCall(moecclProfileLoad(profile.c_str(), &cluster.profile), where);
     loaded.reset(cluster.profile);
   }
-  moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
-  query.layer = &config;
-  query.pass = config.training != 0 ? moecclPassBoth : moecclPassForward;
-  Prediction prediction{choicesOf(query, where), textOf([&](char* text, size_t* bytes) {
-                          checkCall(moecclExplain(&query, nullptr, text, bytes), where);
-                        })};
-  // Its experts see each token N_MP times: a route refuses gradients.
-  if (config.training != 0 && shape.nMp > 1)
-    std::erase_if(prediction.choices,
-                  [](const Choice& choice) { return choice.schedule == "baseline"; });
-  return prediction;
+  return {choicesOf(query, where), textOf([&](char* text, size_t* bytes) {
+            checkCall(moecclExplain(&query, nullptr, text, bytes), where);
+          })};
 }
 
 }  // namespace moeccl::torch

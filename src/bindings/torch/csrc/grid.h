@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <moeccl/model.h>
 #include <moeccl/moe.h>
 
 #include <atomic>
@@ -94,20 +95,21 @@ void checkIndices(const at::Tensor& indices, int64_t experts, bool repeated);
 // Those that a layer may be asked for, from moecclScheduleAuto on.
 std::vector<std::string> scheduleNames();
 
-// A schedule, as predicted for a layer.
+// An algorithm of a collective or a schedule of a layer, as predicted.
 struct Choice {
-  std::string schedule;
+  std::string name;
   double seconds, communication, bytesBetween;
   bool measured;
 };
 
-// The schedules of a layer on a cluster that need not be here, the fastest first.
+// Those of a cluster that need not be here, the fastest first.
 struct Prediction {
   std::vector<Choice> choices;
   std::string text;
 };
-// ranksPerNode: of the nodes; profile: a path, or empty.
-Prediction predict(const moecclMoeConfig_t& config, moecclGridShape_t shape,
+// query: about a layer or a collective; its cluster is made of the other arguments. ranksPerNode:
+// of the nodes; profile: a path, or empty.
+Prediction predict(moecclQuery_t query, moecclGridShape_t shape,
                    const std::vector<int>& ranksPerNode, const std::string& profile);
 
 }  // namespace moeccl::torch

@@ -112,17 +112,17 @@ void bindRoute(py::module& module) {
 }
 
 void bindPrediction(py::module& module) {
-  py::class_<Choice>(module, "Choice", "A schedule as predicted for a layer.")
-      .def_readonly("schedule", &Choice::schedule)
-      .def_readonly("seconds", &Choice::seconds, "of the pass or passes")
-      .def_readonly("communication", &Choice::communication, "of these seconds")
+  py::class_<Choice>(module, "Choice", "An algorithm or a schedule, as predicted.")
+      .def_readonly("name", &Choice::name)
+      .def_readonly("seconds", &Choice::seconds, "of the collective, or of the pass or passes")
+      .def_readonly("communication", &Choice::communication, "of a schedule's seconds")
       .def_readonly("bytes_between", &Choice::bytesBetween, "that a rank sends to other nodes")
       .def_readonly("measured", &Choice::measured, "by fits alone, nothing by prices of links")
       .def("__repr__", [](const Choice& choice) {
-        return "<" + choice.schedule + ": " + std::to_string(choice.seconds * 1e3) + " ms>";
+        return "<" + choice.name + ": " + std::to_string(choice.seconds * 1e3) + " ms>";
       });
   module.def(
-      "predict",
+      "predict_schedules",
       [](int64_t tokens, int64_t embedding, int64_t hidden, int64_t experts, int64_t topK,
          double capacityFactor, int64_t capacityGroups, at::ScalarType type, bool training, int mp,
          int ep, int esp, bool epConsecutive, const std::vector<int>& ranksPerNode,
@@ -139,8 +139,24 @@ void bindPrediction(py::module& module) {
         config.training = training ? 1 : 0;
         config.chunks = 1;
         config.datatype = datatypeOf(type);
+        moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+        query.layer = &config;
+        query.pass = training ? moecclPassBoth : moecclPassForward;
         Prediction made =
-            predict(config, shapeOf(mp, ep, esp, epConsecutive), ranksPerNode, profile);
+            predict(query, shapeOf(mp, ep, esp, epConsecutive), ranksPerNode, profile);
+        return std::make_pair(std::move(made.choices), std::move(made.text));
+      },
+      NoGil());
+  module.def(
+      "predict_algorithms",
+      [](const std::string& collective, size_t bytes, int expertsPerRank, int mp, int ep, int esp,
+         bool epConsecutive, const std::vector<int>& ranksPerNode, const std::string& profile) {
+        moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
+        query.collective = collective.c_str();
+        query.bytes = bytes;
+        query.nExpertsPerRank = expertsPerRank;
+        Prediction made =
+            predict(query, shapeOf(mp, ep, esp, epConsecutive), ranksPerNode, profile);
         return std::make_pair(std::move(made.choices), std::move(made.text));
       },
       NoGil());
