@@ -575,6 +575,25 @@ def copies():
 
 
 @check
+def experts_in_a_plain_list():
+    """As in a ModuleList: their parameters are the layer's."""
+    case = Case()
+    output, loss, _ = case.step()
+    loss.backward()
+    for kind in (list, tuple):
+        layer = moeccl.torch.MoE(kind(copy.deepcopy(each) for each in case.layer.experts), case.route, top_k=2)
+        layer.zero_grad()
+        other, loss, _ = case.step(call=layer)
+        loss.backward()
+        assert torch.equal(other, output)
+        theirs = dict(layer.experts.named_parameters())
+        assert theirs.keys() == dict(case.layer.experts.named_parameters()).keys()
+        for name, one in case.layer.experts.named_parameters():
+            assert torch.equal(one.grad, theirs[name].grad), name
+    raises(lambda: moeccl.torch.MoE([torch.tanh] * 2, case.route, top_k=2), "Module")
+
+
+@check
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()

@@ -45,8 +45,8 @@ class MoE(Owner, torch.nn.Module):
         output = layer(tokens)                       # [..., M] to [..., M]
         output = MoE(experts)(tokens, indices, weights)
 
-    experts      A ModuleList of this rank's experts, each called with its rows [n, M] (n may be 0), of which it makes
-                 rows [n, M]. Or one module for all of this rank's experts, called with (rows, begins): rows
+    experts      A ModuleList or a list of this rank's experts, each called with its rows [n, M] (n may be 0), of which it
+                 makes rows [n, M]. Or one module for all of this rank's experts, called with (rows, begins): rows
                  begins[e] to begins[e + 1] - 1 of [n, M] are those of its e-th expert. Rank r of the EP group holds
                  experts r * local to (r + 1) * local - 1. With esp_size > 1 they are shards, whose results add up.
     gate         Called with tokens [n, M]. Returns logits [n, E], of which softmax and top_k make the routing; or
@@ -54,7 +54,7 @@ class MoE(Owner, torch.nn.Module):
                  indices). An index of -1 is a choice that is not made; no expert twice in a token. None: whoever
                  calls the layer brings indices and weights.
     top_k        With a gate of logits.
-    num_experts  Of all ranks. Needed where experts is no ModuleList and has no attribute num_experts, of its own.
+    num_experts  Of all ranks. Needed where experts is no list and has no attribute num_experts, of its own.
     group        A process group of any backend; None: the default one. All of its ranks make the layer, and call it.
     mp_size      So many consecutive ranks have the same tokens.
     ep_size, esp_size, order
@@ -98,11 +98,13 @@ class MoE(Owner, torch.nn.Module):
                  tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean", wire=None):
         super().__init__()
         self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
+        if isinstance(experts, (list, tuple)):
+            experts = torch.nn.ModuleList(experts)
         self.gate, self.experts = gate, experts
         if num_experts is None:
             local = len(experts) if isinstance(experts, torch.nn.ModuleList) else getattr(experts, "num_experts", None)
             if local is None:
-                raise ValueError("num_experts must be given: experts is no ModuleList and has no num_experts")
+                raise ValueError("num_experts must be given: experts is no list of modules and has no num_experts")
             num_experts = local * self.grid.ep_size
         self.num_experts = num_experts
         self.num_local_experts, rest = divmod(num_experts, self.grid.ep_size)
