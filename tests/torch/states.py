@@ -193,13 +193,17 @@ def optimizers_too():
 @check
 def numbers_that_mean_other_experts_are_refused():
     """An optimizer's own state_dict has numbers for names, and of a list each rank has other experts."""
-    model = in_list({})
-    optimizer = adam(model, 2)
-    train(model, optimizer, 1)
+    for options in ({"ep_size": 2, "esp_size": 2}, {}):
+        model = in_list(options)
+        optimizer = adam(model, 2)
+        train(model, optimizer, 1)
+        for copied, save in ((False, dcp.save), (True, dcp.save), (False, saved_beside)):
+            with folder() as path:
+                state = optimizer.state_dict()
+                state = copy.deepcopy(state) if copied else state
+                text = fails(lambda: save({"optimizer": state}, checkpoint_id=path))
+                assert "optimizer.state." in text and ".first" in text and "get_optimizer_state_dict" in text, text
     with folder() as path:
-        for save in (dcp.save, saved_beside):
-            text = fails(lambda: save({"optimizer": optimizer.state_dict()}, checkpoint_id=path))
-            assert "optimizer.state." in text and ".first" in text and "get_optimizer_state_dict" in text, text
         # One file for each rank has them, as plain tensors.
         own = optimizer.state_dict()
         torch.save(own, f"{path}/rank{RANK}.pt")

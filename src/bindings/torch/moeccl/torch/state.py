@@ -11,7 +11,7 @@ import contextlib
 
 import torch
 from torch._prims_common import make_contiguous_strides_for
-from torch.distributed.checkpoint.planner_helpers import _create_write_items
+from torch.distributed.checkpoint.planner_helpers import _create_write_items, _create_write_items_for_dtensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
 _own_alone = False
@@ -55,16 +55,21 @@ def _expert_tensor(made, is_here):
     return made
 
 
-class _Listed:
-    """What an optimizer keeps of the parameter _name, of one expert in a list. It must be saved under that name: an optimizer's
-    own state_dict has numbers, under which other ranks have other experts."""
+class ListedTensor(torch.Tensor):
+    """What an optimizer keeps of the parameter _name, of one expert in a list; or this rank's part of that, in a DTensor. It must
+    be saved under that name: an optimizer's own state_dict has numbers, under which other ranks have other experts."""
 
-    def _require_name(self, fqn):
+    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed of it is a plain tensor
+
+    def __create_write_items__(self, fqn, object):
         if f".{self._name}." not in f".{fqn}.":
             raise ValueError(
                 f"{fqn} is what an optimizer keeps of the experts' parameter {self._name}, and on other ranks of other experts'. "
                 "Save get_optimizer_state_dict(model, optimizer) of torch.distributed.checkpoint.state_dict instead of "
                 "optimizer.state_dict()")
+        if isinstance(object, DTensor):
+            return [_create_write_items_for_dtensor(fqn, object)]
+        return _create_write_items(fqn, self.as_subclass(torch.Tensor))
 
     def new_empty(self, *size, **options):
         return _listed(super().new_empty(*size, **options), self._name)
@@ -72,31 +77,15 @@ class _Listed:
     def __deepcopy__(self, memo):
         return memo.setdefault(id(self), _listed(self.detach().clone(), self._name))
 
-
-class ListedTensor(_Listed, torch.Tensor):
-    __torch_function__ = torch._C._disabled_torch_function_impl  # what is computed of it is a plain tensor
-
-    def __create_write_items__(self, fqn, object):
-        self._require_name(fqn)
-        return _create_write_items(fqn, self.as_subclass(torch.Tensor))
-
     def __reduce_ex__(self, protocol):
         return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
-class ListedDTensor(_Listed, DTensor):
-    """Of one cut into shards, or among replicas."""
-
-    def __create_write_items__(self, fqn, object):
-        self._require_name(fqn)
-        return super().__create_write_items__(fqn, object)
-
-
-def _listed(made, name):
-    if isinstance(made, DTensor):
-        made.__class__ = ListedDTensor
-    else:
-        made = made.as_subclass(ListedTensor)
+def _listed(tensor, name):
+    if isinstance(tensor, DTensor):
+        tensor._local_tensor = _listed(tensor._local_tensor, name)
+        return tensor
+    made = tensor.as_subclass(ListedTensor)
     made._name = name
     return made
 
@@ -181,7 +170,7 @@ def local_part(layer, name, value):
         if cut_among is not None:
             return _among_replicas(value, cut_among)
         value = value.to_local()
-    elif isinstance(value, ListedTensor):
+    if isinstance(value, ListedTensor):
         value = value.as_subclass(torch.Tensor)
     if place is None or place.shared or value.dim() == 0:
         return value
