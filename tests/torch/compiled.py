@@ -83,10 +83,11 @@ class Routed(torch.nn.Module):
         return output + self.route.combine(again * 0.5, handle)
 
 
-def tokens_of(step):
-    """Any number of tokens, other ones on each rank; none at one step."""
-    count = 0 if step == 3 and RANK == 0 else 5 + (3 * RANK + 7 * step) % 11
-    return seeded(count, HIDDEN, seed=1000 * step + RANK)
+def tokens_of(step, sharing=1):
+    """Any number of tokens, other ones on each so many ranks; none at one step."""
+    batch = RANK // sharing
+    count = 0 if step == 3 and batch == 0 else 5 + (3 * batch + 7 * step) % 11
+    return seeded(count, HIDDEN, seed=1000 * step + batch)
 
 
 def near(got, wanted, what, most):
@@ -95,8 +96,8 @@ def near(got, wanted, what, most):
     assert off <= most * (1 + (wanted.abs().max().item() if wanted.numel() else 0)), f"{what} is off by {off}"
 
 
-def passed(model, run, step):
-    tokens = tokens_of(step).requires_grad_()
+def passed(model, run, step, sharing=1):
+    tokens = tokens_of(step, sharing).requires_grad_()
     model.zero_grad()
     output = run(tokens)
     (output * seeded(*output.shape, seed=step)).sum().backward()
@@ -104,12 +105,12 @@ def passed(model, run, step):
                                             if each.grad is not None}
 
 
-def compare(model, what, most=2e-6, backends=("eager", "aot_eager"), steps=5):
+def compare(model, what, most=2e-6, backends=("eager", "aot_eager"), steps=5, sharing=1):
     for backend in backends:
         torch._dynamo.reset()
         compiled = torch.compile(model, fullgraph=True, backend=backend)
         for step in range(steps):
-            wanted, got = passed(model, model, step), passed(model, compiled, step)
+            wanted, got = passed(model, model, step, sharing), passed(model, compiled, step, sharing)
             near(got[0], wanted[0], f"{what}, {backend}, step {step}: the output", most)
             near(got[1], wanted[1], f"{what}, {backend}, step {step}: the gradient of tokens", most)
             assert got[2].keys() == wanted[2].keys(), (got[2].keys(), wanted[2].keys())
@@ -126,7 +127,7 @@ def two_layers_in_one_graph():
 def layers_with_replicas_and_capacity():
     if WORLD % 2 == 0:
         compare(torch.nn.Sequential(Block(False, mp_size=2, capacity_factor=1.0, schedule="S1"), Block(True)),
-                "ranks with the same tokens", backends=["aot_eager"], steps=0)
+                "ranks with the same tokens", backends=["aot_eager"], sharing=2)
         experts = torch.nn.ModuleList(linear(each, HIDDEN, HIDDEN) for each in range(EXPERTS * 2 // WORLD))
         model = moeccl.torch.MoE(experts, linear(3, HIDDEN, EXPERTS), top_k=CHOICES, ep_size=WORLD // 2)
         compare(model, "replicas", backends=["aot_eager"])
