@@ -79,6 +79,18 @@ class Copies(InFolder):
         self.assertEqual(sorted(os.listdir(self.path("package"))), ["_C.so", "libmoeccl.so.1"])
 
 
+class Places(InFolder):
+    def test_relative_paths_are_refused(self):
+        """pip builds where they name something else, or nothing."""
+        self.compile("new", "int new(void) { return 1; }", "-Wl,-soname,libmoeccl.so.1", "-o", self.path("libmoeccl.so"))
+        for variables in {"MOECCL_ROOT": "there"}, {"MOECCL_ROOT": self.folder, "MOECCL_INCLUDE": "include"}:
+            done = run(sys.executable, "-c", "import native_library; print(native_library.find('1', '.').path)",
+                       cwd=os.path.join(OPTIONS.source, "src/bindings/torch"), env={**os.environ, **variables})
+            name, path = list(variables.items())[-1]
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(f"{name} is {path}; it must be an absolute path", done.stdout)
+
+
 class Imports(InFolder):
     """The package's own files, and a compiled part that wants what is not there."""
 

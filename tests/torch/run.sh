@@ -14,7 +14,7 @@ END
 }
 
 (($# >= 3)) || { usage >&2 && exit 2; }
-library=$1 include=$2 venv=$3
+library=$(realpath "$1") include=$(realpath "$2") venv=$3
 shift 3
 ranks=("$@")
 ((${#ranks[@]})) || ranks=(4 8)

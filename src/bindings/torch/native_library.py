@@ -1,7 +1,7 @@
 """Where setup.py has libmoeccl from, a copy of which becomes part of the package:
 
 MOECCL_ROOT     a prefix that it was installed to, or a build folder of meson's, where MOECCL_INCLUDE names the folder that has
-                moeccl/moeccl.h
+                moeccl/moeccl.h; both are absolute
 pkg-config      else, an installation of this version
 meson           else, the sources that lie beside: an sdist's, or the repository's. MOECCL_MESON_OPTIONS has more options for them,
                 as in "-Ducx=disabled".
@@ -97,11 +97,19 @@ def built(source, folder):
     return below(os.path.join(folder, "src"), os.path.join(source, "include"))
 
 
+def told(name, otherwise=None):
+    """The folder that the variable of the environment names."""
+    path = os.environ.get(name) or otherwise
+    if path and not os.path.isabs(path):
+        sys.exit(f"moeccl: {name} is {path}; it must be an absolute path, because pip builds in another folder")
+    return path
+
+
 def find(version, folder):
     """The Library; what has to be built for it lies in the folder."""
-    root = os.environ.get("MOECCL_ROOT")
+    root = told("MOECCL_ROOT")
     if root:
-        return below(root, os.environ.get("MOECCL_INCLUDE", os.path.join(root, "include")))
+        return below(root, told("MOECCL_INCLUDE", os.path.join(root, "include")))
     if not must_be_built(version):
         return below(*pkg_config("--variable=libdir", NAME), *pkg_config("--variable=includedir", NAME))
     source = source_folder()
