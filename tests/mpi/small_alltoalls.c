@@ -1,4 +1,5 @@
-/* An MPI program of a user: 4000 times MPI_Alltoall of one int for each rank, whose results are checked.
+/* An MPI program of a user: 4000 times MPI_Alltoall of one int for each rank, whose results are
+ * checked.
  *
  *   mpirun -np 4 small_alltoalls [ARGUMENT]...
  *
