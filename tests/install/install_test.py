@@ -75,10 +75,10 @@ def tools(stage, version, environment):
         said = printed([tool, "--version"], **environment)
         if said != f"{name} (moeccl) {version}\n":
             raise SystemExit(f"{name} --version says {said!r}")
-        typed = 'source "$0"; COMP_WORDS=("$1" --v); COMP_CWORD=1; _moeccl; echo "${COMPREPLY[@]}"'
+        typed = 'source "$0"; COMP_WORDS=("$1" --vers); COMP_CWORD=1; _moeccl; echo "${COMPREPLY[@]}"'
         offered = printed(["bash", "-c", typed, completion, tool], **environment)
-        if offered.split() != ["--version"]:
-            raise SystemExit(f"{name} --v is completed to {offered!r}")
+        if set(offered.split()) != {"--version"}:
+            raise SystemExit(f"{name} --vers is completed to {offered!r}")
         if shutil.which("help2man"):
             with open(find(stage, name + ".1"), encoding="utf-8") as file:
                 page = file.read()
