@@ -129,6 +129,8 @@ class TcpPeer {
   void giveCreditBack();
 
  private:
+  // `to` and `from` may be nullptr for no bytes.
+  static void copyBytes(std::byte* to, const std::byte* from, std::size_t bytes);
   Verdict begin(const FrameHeader& header, Incoming* incoming);
   Verdict more(const FrameHeader& header, bool main, Incoming* incoming);
   Verdict withdraw(const FrameHeader& header);

@@ -1,12 +1,13 @@
 // Ranks as processes over TCP sockets. Private to tcp_*.cc and their tests.
 //
-//   tcp_transport.cc   life, data path, waiting
-//   tcp_connect.cc     addresses, and which connection is whose
-//   tcp_close.cc       the end
-//   tcp_connection.cc  one socket, and frames on it
-//   tcp_peer.cc        messages and receives, credit
-//   tcp_frames.h       what is said
-//   tcp_memory.h       memory for messages that nobody has asked for yet
+//   tcp_transport.cc     life, data path, waiting
+//   tcp_connect.cc       addresses, and which connection is whose
+//   tcp_close.cc         the end
+//   tcp_connection.cc    one socket, and frames on it
+//   tcp_peer.cc          what is asked of a peer, and what goes to it, by its credit
+//   tcp_peer_receive.cc  what comes from it
+//   tcp_frames.h         what is said
+//   tcp_memory.h         memory for messages that nobody has asked for yet
 //
 // A pair connects when either turns to the other first, a receiver too: else it would not notice
 // the other's end. Both may do so at once; then the lower rank's connection becomes theirs.
