@@ -1,19 +1,13 @@
 // Checks arguments of public functions: each check throws Error with a text that names the
-// argument. Chooses the algorithm of a call: the one that the user has fixed, or else the fastest
-// by the cost model.
+// argument.
 #include "src/api/arguments.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <stdexcept>
-#include <utility>
 
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
-#include "src/api/choices.h"
-#include "src/base/log.h"
 #include "src/base/text.h"
 
 namespace moeccl {
@@ -89,64 +83,6 @@ void requireAligned(const char* name, const void* at, std::size_t element) {
   if (reinterpret_cast<std::uintptr_t>(at) % element != 0)
     invalid(std::string(name) + " is at an address that is no multiple of " +
             std::to_string(element) + "; on GPUs it must be");
-}
-
-namespace {
-
-// Logs the chosen algorithm and the runner-up, once for each choice. Rank 0 alone logs, at level
-// INFO.
-void tell(CommState& state, const AlgorithmChoice& chosen, std::size_t blockBytes) {
-  const Communicator& communicator = *state.communicator;
-  if (communicator.rank() != 0 || !logs(LogLevel::info)) return;
-  const Collective collective = chosen.algorithm->collective;
-  const std::string name = std::string(nameOf(collective)) + ' ' + textOf(chosen);
-  if (std::ranges::find(state.told, name) != state.told.end()) return;
-  state.told.push_back(name);
-  AlgorithmChoice given = chosen;
-  given.algorithm = nullptr;
-  const Contract contract{collective, communicator.ranks(), given.parameters.grid,
-                          given.parameters.experts};
-  const double bytes = static_cast<double>(blockBytes) * contract.inputBlocks(0);
-  std::optional<Answer> ours, then;
-  for (const CostModel::Estimate& it : state.model->estimates(collective, given, bytes)) {
-    std::optional<Answer>& slot = textOf(it.choice) == textOf(chosen) ? ours : then;
-    if (slot) continue;
-    slot.emplace();
-    slot->name = textOf(it.choice);
-    slot->it.seconds = it.seconds;
-    slot->it.source = sourceOf(it.measured);
-  }
-  if (ours)
-    log(LogLevel::info, {communicator.rank(), communicator.ranks()}, "%s of %zu B blocks: %s",
-        std::string(nameOf(collective)).c_str(), blockBytes,
-        firstLine(*ours, then ? &*then : nullptr).c_str());
-}
-
-}  // namespace
-
-AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
-                       const Grid& grid, int experts, std::size_t padded) {
-  Communicator& communicator = *state.communicator;
-  AlgorithmChoice choice = communicator.settings().choiceFor(collective);
-  choice.parameters.grid = grid;
-  choice.parameters.experts = experts;
-  if (choice.algorithm != nullptr) return choice;
-  choice = state.model->choose(
-      collective, choice.parameters, blockBytes,
-      [&](const AlgorithmChoice& way) { return communicator.serves(way); }, padded);
-  tell(state, choice, blockBytes);
-  return choice;
-}
-
-AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective) {
-  AlgorithmChoice choice = state.communicator->settings().choiceFor(collective);
-  if (choice.algorithm == nullptr) choice.algorithm = &firstAlgorithm(collective);
-  return choice;
-}
-
-void requireStream(const Communicator& communicator, moecclStream_t stream) {
-  // On GPUs it is CUDA's.
-  if (stream != nullptr && !communicator.device()) requireLive(HandleKind::stream, stream);
 }
 
 }  // namespace moeccl

@@ -1,10 +1,11 @@
-// From the arguments of a collective's public function to a call: checks that they share.
+// Checks of arguments that public functions share.
 #pragma once
 
 #include <cstddef>
 #include <initializer_list>
 #include <string>
 
+#include "algorithms/collective.h"
 #include "src/api/handles.h"
 
 namespace moeccl {
@@ -41,17 +42,6 @@ void requireRoom(std::initializer_list<NamedBuffer> buffers);
 // Throws Error where `at` is no multiple of `element`: kernels of GPUs cannot compute with elements
 // there.
 void requireAligned(const char* name, const void* at, std::size_t element);
-
-// How `collective` is to be done on a communicator, for blocks of `blockBytes` bytes. `padded`:
-// what they take where they pass by relays; 0: no more.
-AlgorithmChoice choose(CommState& state, Collective collective, std::size_t blockBytes,
-                       const Grid& grid = {}, int experts = 1, std::size_t padded = 0);
-// The same where only sender and receiver know how large a block is. All ranks must choose alike,
-// so the choice is the user's, or else the first algorithm.
-AlgorithmChoice chooseForAnySize(const CommState& state, Collective collective);
-
-// Throws Error where a host communicator is given what is no stream.
-void requireStream(const Communicator& communicator, moecclStream_t stream);
 
 // Hands out a text as explanations are: *bytes is the room, and becomes what the whole takes.
 inline void requireRoom(const char* text, const std::size_t* bytes) {

@@ -1,14 +1,15 @@
 // The collectives whose blocks are equally large: a row of a table each, and
 // one way from the arguments to the call.
-#include <algorithm>
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "moeccl/moeccl.h"
 #include "src/api/arguments.h"
-#include "src/api/group.h"
 #include "src/base/text.h"
+#include "src/comm/launch.h"
+#include "src/model/cluster.h"
 
 namespace moeccl {
 namespace {
@@ -123,15 +124,13 @@ void start(const Row& row, const HeldComm& comm, const Buffers& buffers, const P
           "recvbuff is NULL while there is something to receive");
   requireApart(row, buffers, sent, received, problem.root.value_or(rank),
                problem.root ? "root" : "rank");
-  requireStream(communicator, stream);
-  // The root has the same plans as rank 0 would, but for names: so algorithms
-  // are chosen as for rank 0.
-  AlgorithmChoice choice = choose(*comm, row.collective, sent.block, problem.grid, problem.experts);
-  choice.parameters.root = root;
-  launch(comm,
-         {choice, buffers.sendbuff, buffers.recvbuff, sent.block, buffers.datatype,
-          problem.op.value_or(moecclSum)},
-         stream);
+  CollectiveCall call{{buffers.sendbuff, buffers.recvbuff, sent.block, buffers.datatype},
+                      row.collective};
+  call.choice.parameters.grid = problem.grid;
+  call.choice.parameters.experts = problem.experts;
+  call.choice.parameters.root = root;
+  call.op = problem.op.value_or(moecclSum);
+  launch(comm.comm, comm.communicator, {std::move(call)}, stream);
 }
 
 moecclResult_t run(const Row& row, moecclComm_t comm, const Buffers& buffers,

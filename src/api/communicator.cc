@@ -6,14 +6,14 @@
 #include "moeccl/moeccl.h"
 #include "moeccl/nccl.h"
 #include "src/api/handles.h"
-#include "src/api/profile_handle.h"
-#include "src/api/release.h"
 #include "src/base/environment.h"
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/bootstrap/launched.h"
 #include "src/bootstrap/rendezvous.h"
+#include "src/comm/adopt_profile.h"
 #include "src/comm/gpu_communicator.h"
+#include "src/comm/release.h"
 #include "src/probe/probe.h"
 
 using moeccl::boundary;
@@ -36,41 +36,36 @@ void requireRank(int nRanks, int rank) {
                                                    ", outside [0, " + std::to_string(nRanks) + ")");
 }
 
-std::shared_ptr<moeccl::CommState> stateOf(std::unique_ptr<moeccl::Communicator> communicator,
-                                           std::shared_ptr<const moeccl::Profile> profile,
-                                           int ranksOnNode = 0) {
-  auto state = std::make_shared<moeccl::CommState>();
-  state->communicator = std::move(communicator);
-  state->model =
-      std::make_unique<moeccl::CostModel>(state->communicator->topology(), std::move(profile),
-                                          ranksOnNode, typicalOf(*state->communicator));
-  return state;
+moecclComm_t handleOf(std::unique_ptr<moeccl::Communicator> communicator) {
+  auto comm = std::make_unique<moecclComm>();
+  moeccl::addHandle(moeccl::HandleKind::communicator, comm.get(),
+                    std::shared_ptr<moeccl::Communicator>(std::move(communicator)));
+  return comm.release();
 }
 
-moecclComm_t handleOf(std::shared_ptr<moeccl::CommState> state) {
-  auto comm = std::make_unique<moecclComm>();
-  moeccl::addHandle(moeccl::HandleKind::communicator, comm.get(), std::move(state));
-  return comm.release();
+// The handle of one that was made of ranks of `parent`.
+moecclComm_t handleOf(std::unique_ptr<moeccl::Communicator> communicator,
+                      moeccl::Communicator& parent) {
+  communicator->chooseAs(parent);
+  return handleOf(std::move(communicator));
 }
 
 // A new communicator, with the profile that MOECCL_PROFILE names, else with the links that are
 // measured. Ranks agree on whether there is one.
 moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
-  const std::shared_ptr<moeccl::CommState> state = stateOf(std::move(communicator), nullptr);
-  moeccl::Communicator& made = *state->communicator;
+  moeccl::Communicator& made = *communicator;
   const std::string& profile = made.settings().profile;
   if (made.rank() == 0) moeccl::warnOfUnknownVariables();
   try {
     if (!profile.empty()) {
-      moeccl::adoptProfile(*state, [&] {
+      moeccl::adoptProfile(made, [&] {
         return std::make_shared<const moeccl::Profile>(moeccl::loadProfile(profile));
       });
       if (made.rank() == 0)
         moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()}, "chooses by %s",
                     profile.c_str());
     } else if (auto probed = moeccl::probeLinks(made, typicalOf(made))) {
-      state->model = std::make_unique<moeccl::CostModel>(made.topology(), std::move(probed), 0,
-                                                         typicalOf(made));
+      made.setProfile(std::move(probed));
     } else if (made.rank() == 0) {
       moeccl::log(moeccl::LogLevel::info, {made.rank(), made.ranks()},
                   "no MOECCL_PROFILE: algorithms and schedules are chosen by the costs of typical "
@@ -80,7 +75,7 @@ moecclComm_t withProfile(std::unique_ptr<moeccl::Communicator> communicator) {
     made.destroy();
     throw;
   }
-  return handleOf(state);
+  return handleOf(std::move(communicator));
 }
 
 // Ends a communicator by `end`. Why it had failed, if it had, stays with the thread.
@@ -90,8 +85,7 @@ moecclResult_t leave(const char* function, moecclComm_t comm, void (moeccl::Comm
   return boundary(function, nullptr, [&] {
     moeccl::requireLive(moeccl::HandleKind::communicator, known.state);
     const std::unique_ptr<moecclComm> freed(comm);
-    moeccl::Communicator& communicator =
-        *std::static_pointer_cast<moeccl::CommState>(known.object)->communicator;
+    moeccl::Communicator& communicator = *static_cast<moeccl::Communicator*>(known.object.get());
     if (const std::string why = communicator.failureText(); !why.empty())
       moeccl::report(function, moecclSuccess, ("the communicator had failed: " + why).c_str(),
                      nullptr);
@@ -206,10 +200,7 @@ moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key, moecclComm
       settings = moeccl::readSplitSettings(parent.settings(), config);
     });
     auto communicator = parent.split(color, key, settings, wrong);
-    *newComm = communicator == nullptr
-                   ? nullptr
-                   : handleOf(stateOf(std::move(communicator), state->model->profile(),
-                                      state->model->ranksOnNode()));
+    *newComm = communicator == nullptr ? nullptr : handleOf(std::move(communicator), parent);
   });
 }
 
@@ -241,8 +232,7 @@ moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int n
                                                      std::to_string(parent.rank()) +
                                                      ", which calls; only members call");
     *newComm = handleOf(
-        stateOf(parent.subset(members, moeccl::readSplitSettings(parent.settings(), config)),
-                state->model->profile(), state->model->ranksOnNode()));
+        parent.subset(members, moeccl::readSplitSettings(parent.settings(), config)), parent);
   });
 }
 
@@ -259,8 +249,7 @@ moecclResult_t moecclCommShrink(moecclComm_t comm, const int* exclude, int nExcl
       settings = moeccl::readSplitSettings(parent.settings(), config);
       excluded = excludedRanks(parent, exclude, nExclude);
     });
-    *newComm = handleOf(stateOf(parent.shrink(excluded, settings, wrong), state->model->profile(),
-                                state->model->ranksOnNode()));
+    *newComm = handleOf(parent.shrink(excluded, settings, wrong), parent);
   });
 }
 
@@ -284,7 +273,7 @@ moecclResult_t moecclCommRelease(moecclComm_t comm) {
   return boundary("moecclCommRelease", nullptr, [&] {
     moeccl::requireLive(moeccl::HandleKind::communicator, known.state);
     const std::unique_ptr<moecclComm> freed(comm);
-    moeccl::releaseLater(std::static_pointer_cast<moeccl::CommState>(known.object));
+    moeccl::releaseLater(std::static_pointer_cast<moeccl::Communicator>(known.object));
   });
 }
 

@@ -35,5 +35,5 @@ const char* moecclGetErrorString(moecclResult_t result) {
 
 const char* moecclGetLastError(moecclComm_t comm) {
   const moeccl::HeldComm held = moeccl::hold(comm);
-  return held.state == nullptr ? moeccl::threadError().c_str() : held->lastError.c_str();
+  return (held.communicator == nullptr ? moeccl::threadError() : held->lastError()).c_str();
 }

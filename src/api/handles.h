@@ -7,37 +7,18 @@
 #include <vector>
 
 #include "moeccl/moeccl.h"
-#include "src/api/profile_check.h"
 #include "src/base/boundary.h"
 #include "src/base/live_handles.h"
 #include "src/comm/communicator.h"
 #include "src/comm/stream.h"
-#include "src/model/cluster.h"
-#include "src/model/cost_model.h"
 
 namespace moeccl {
 
-// The typical links that a communicator's calls are priced by where no profile says more.
-inline Typical typicalOf(const Communicator& communicator) {
-  const auto device = communicator.device();
-  return typicalOf(!device          ? moecclLinksHost
-                   : device->nvlink ? moecclLinksNvlink
-                                    : moecclLinksPcie);
-}
-
-class LayerQuestions;  // questions.h
-
-struct CommState {
-  std::unique_ptr<Communicator> communicator;
-  std::string lastError;
-  std::unique_ptr<CostModel> model;  // of the choices that nobody has fixed
-  ProfileCheck profileCheck;
-  std::vector<std::string> told;  // choices that the log has, "alltoall pairwise"
-};
+class LayerQuestions;  // of src/model
 
 }  // namespace moeccl
 
-// Its state is kept with the handle (live_handles.h).
+// The communicator is kept with the handle (live_handles.h).
 struct moecclComm {};
 
 // All groups are communicators of the public kind: a grid is a convenience over moecclCommSplit.
@@ -56,31 +37,32 @@ namespace moeccl {
 // A communicator as a function was given it.
 struct HeldComm {
   moecclComm_t comm = nullptr;
-  std::shared_ptr<CommState> state;  // nullptr: not usable
+  std::shared_ptr<Communicator> communicator;  // nullptr: not usable
   HandleState handle = HandleState::unknown;
 
   bool isNull() const { return comm == nullptr; }
 
-  CommState* operator->() const { return state.get(); }
-  CommState& operator*() const { return *state; }
+  Communicator* operator->() const { return communicator.get(); }
+  Communicator& operator*() const { return *communicator; }
 };
 
-// A function holds the state while it runs: another thread may abort the communicator meanwhile.
+// A function holds the communicator while it runs: another thread may abort the communicator
+// meanwhile.
 inline HeldComm hold(moecclComm_t comm) {
   if (comm == nullptr) return {};
   const KnownHandle known = findHandle(HandleKind::communicator, comm);
   if (known.state != HandleState::live) return {comm, nullptr, known.state};
-  return {comm, std::static_pointer_cast<CommState>(known.object), known.state};
+  return {comm, std::static_pointer_cast<Communicator>(known.object), known.state};
 }
 
 inline Communicator& communicatorOf(const HeldComm& held) {
   require(!held.isNull(), "comm is NULL; pass a communicator made by moecclCommInit... or Split");
   requireLive(HandleKind::communicator, held.handle);
-  return *held->communicator;
+  return *held;
 }
 
 inline std::string* lastErrorOf(const HeldComm& held) {
-  return held.state == nullptr ? nullptr : &held->lastError;
+  return held.communicator == nullptr ? nullptr : &held->lastError();
 }
 
 inline moecclGrid& gridOf(moecclGrid_t grid) {
@@ -94,11 +76,6 @@ inline HeldComm holdWorld(moecclGrid_t grid) {
   const bool lives =
       grid != nullptr && findHandle(HandleKind::grid, grid).state == HandleState::live;
   return lives ? hold(grid->comms[moecclGroupWorld]) : HeldComm{};
-}
-
-inline Stream* streamOf(moecclStream_t stream) {
-  requireLive(HandleKind::stream, stream);
-  return static_cast<Stream*>(stream);
 }
 
 }  // namespace moeccl

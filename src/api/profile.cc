@@ -8,13 +8,10 @@
 #include "src/api/profile_handle.h"
 #include "src/base/structs.h"
 #include "src/base/text.h"
-#include "src/bootstrap/digest.h"
-#include "src/bootstrap/hardware.h"
-#include "src/bootstrap/network.h"
 #include "src/bootstrap/origin.h"
+#include "src/comm/adopt_profile.h"
 #include "src/comm/agreement.h"
 #include "src/comm/settings.h"
-#include "src/exec/gpu.h"
 #include "src/model/group_text.h"
 #include "src/model/link_fit.h"
 
@@ -72,30 +69,6 @@ std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
   return handle;
 }
 
-// What each rank says of its profile.
-struct Record {
-  Digest digest;
-  char problem[1024];  // empty: none
-};
-
-Record recordOf(const Fingerprint& mine, const ProfileSource& source,
-                std::shared_ptr<const Profile>& profile) {
-  Record record{};
-  std::string problem;
-  try {
-    profile = source();
-    if (profile != nullptr) {
-      problem = differences(mine, profile->fingerprint);
-      const std::string text = printProfile(*profile);
-      record.digest = sha256({std::as_bytes(std::span(text))});
-    }
-  } catch (const std::exception& e) {
-    problem = e.what();
-  }
-  problem.copy(record.problem, sizeof record.problem - 1);
-  return record;
-}
-
 }  // namespace
 
 void requireTimes(double seconds, double spread) {
@@ -112,46 +85,6 @@ moecclProfile& profileOf(moecclProfile_t profile) {
           "profile is NULL; pass one made by moecclProfileCreate or moecclProfileLoad");
   requireLive(HandleKind::profile, profile);
   return *profile;
-}
-
-Fingerprint fingerprintOf(Communicator& communicator) {
-  const Topology& topology = communicator.topology();
-  Fingerprint mine;
-  for (int node = 0; node < topology.nodes(); ++node)
-    mine.ranksPerNode.push_back(topology.nodeSize(node));
-  // Rank 0's, so that all ranks say the same where nodes differ.
-  CommunicatorOob oob(communicator);
-  const Hardware hardware = describeHardware();
-  std::string processor = hardware.processor;
-  if (const auto device = communicator.device())
-    processor += (processor.empty() ? "" : ", ") + device->gpu->model(device->number);
-  const std::string network =
-      topology.nodes() > 1 ? describeNetwork(communicator.settings().interfaces) : std::string();
-  mine.processor = exchangeText(oob, processor)[0];
-  mine.processorsPerNode = exchangeValue(oob, hardware.processors)[0];
-  mine.transport = exchangeText(oob, communicator.transportName())[0];
-  mine.network = exchangeText(oob, network)[0];
-  mine.library = stringf("%d.%d.%d", MOECCL_MAJOR, MOECCL_MINOR, MOECCL_PATCH);
-  return mine;
-}
-
-void adoptProfile(CommState& state, const ProfileSource& source) {
-  Communicator& communicator = *state.communicator;
-  std::shared_ptr<const Profile> profile;
-  const Record mine = recordOf(fingerprintOf(communicator), source, profile);
-  std::vector<Record> all(static_cast<std::size_t>(communicator.ranks()));
-  communicator.allgather(&mine, all.data(), sizeof mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank].problem[0] != '\0')
-      throw Error(moecclInvalidUsage,
-                  stringf("the profile cannot be used on rank %zu: %s", rank, all[rank].problem));
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    if (all[rank].digest != all[0].digest)
-      throw Error(
-          moecclInvalidUsage,
-          stringf("ranks came with different profiles: rank %zu with another than rank 0", rank));
-  state.model = std::make_unique<CostModel>(communicator.topology(), std::move(profile),
-                                            state.model->ranksOnNode(), typicalOf(communicator));
 }
 
 }  // namespace moeccl
@@ -206,9 +139,9 @@ moecclResult_t moecclProfileDestroy(moecclProfile_t profile) {
 moecclResult_t moecclCommSetProfile(moecclComm_t comm, moecclProfile_t profile) {
   const auto state = moeccl::hold(comm);
   return boundary("moecclCommSetProfile", moeccl::lastErrorOf(state), [&] {
-    moeccl::communicatorOf(state);
+    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
     if (profile != nullptr) profileOf(profile);
-    moeccl::adoptProfile(*state, [&] {
+    moeccl::adoptProfile(communicator, [&] {
       return profile == nullptr ? std::shared_ptr<const moeccl::Profile>() : profile->profile;
     });
   });

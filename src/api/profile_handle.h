@@ -1,12 +1,11 @@
-// What moecclProfile_t points to, and how communicators come to use a profile.
+// What moecclProfile_t points to.
 #pragma once
 
-#include <functional>
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "moeccl/model.h"
-#include "src/api/handles.h"
 #include "src/model/profile.h"
 
 // Samples are collected here, and are part of the profile once they are fitted.
@@ -21,13 +20,5 @@ namespace moeccl {
 // These throw Error: for a handle that is no profile, for times that no sample has.
 moecclProfile& profileOf(moecclProfile_t profile);
 void requireTimes(double seconds, double spread);
-
-using ProfileSource = std::function<std::shared_ptr<const Profile>()>;
-// The ranks of `state` take the profile that `source` gives on each of them, or all of them fail,
-// even if something is wrong on one rank only. Collective. Throws Error.
-void adoptProfile(CommState& state, const ProfileSource& source);
-
-// The fingerprint of the cluster that a communicator spans. Collective. All ranks get the same.
-Fingerprint fingerprintOf(Communicator& communicator);
 
 }  // namespace moeccl

@@ -1,48 +1,18 @@
-// Remembers the answers to a grid's last questions until what its calls are chosen by changes.
-// Finds the cluster that a question is about, which is a communicator's or an imagined one.
+// Finds the cluster that a question is about, which is a communicator's or an imagined one. A grid
+// has a model until what its calls are chosen by changes.
 #include "src/api/questions.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "src/api/profile_handle.h"
 
 namespace moeccl {
-namespace {
-
-constexpr std::size_t kMost = 64;  // as many as a model has different layers, and more
-
-}  // namespace
-
-std::shared_ptr<const Answers> LayerQuestions::find(const LayerQuestion& question) const {
-  const auto known =
-      std::ranges::find_if(answers_, [&](const Known& it) { return same(it.question, question); });
-  return known == answers_.end() ? nullptr : known->answers;
-}
-
-void LayerQuestions::remember(const LayerQuestion& question,
-                              std::shared_ptr<const Answers> answers) {
-  if (answers_.size() < kMost) {
-    answers_.push_back({question, std::move(answers)});
-    return;
-  }
-  answers_[next_] = {question, std::move(answers)};
-  next_ = (next_ + 1) % kMost;
-}
-
-void LayerQuestions::setModel(std::unique_ptr<LayerModel> model, unsigned long number) {
-  model_ = std::move(model);
-  number_ = number;
-  answers_.clear();
-  next_ = 0;
-}
-
 LayerQuestions& questionsOf(moecclGrid_t grid) {
   moecclGrid& it = gridOf(grid);
   const HeldComm world = holdWorld(grid);
   communicatorOf(world);
   if (it.questions == nullptr) it.questions = std::make_shared<LayerQuestions>();
-  const unsigned long number = world->model->number();
+  const unsigned long number = world->model().number();
   if (it.questions->isFor(number)) return *it.questions;
   moecclCluster_t here = MOECCL_CLUSTER_INITIALIZER;
   here.grid = grid;
@@ -79,8 +49,8 @@ Cluster clusterOf(const moecclCluster_t& cluster) {
       communicator.topology(),
       cluster.grid == nullptr ? moecclGridShape_t{1, 1, 1, moecclOrderEspEp} : cluster.grid->shape,
       communicator.settings().algorithms,
-      held->model->profile(),
-      held->model->ranksOnNode(),
+      held->model().profile(),
+      held->model().ranksOnNode(),
       typicalOf(communicator),
       communicator.device() || communicator.settings().progressThread};
 }

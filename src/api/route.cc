@@ -18,6 +18,7 @@
 #include "src/base/text.h"
 #include "src/bootstrap/oob.h"
 #include "src/comm/agreement.h"
+#include "src/comm/launch.h"
 #include "src/route/route_handles.h"
 
 namespace moeccl {
@@ -200,7 +201,7 @@ void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t 
     read();
     return pass.begin(communicator, routing, stream);
   }
-  if (pass.countBytes() == 0) {
+  if (!pass.tellsOthers()) {
     // Nobody asks how the others fare, so they are told.
     if (const std::optional<Error> wrong = failureOf(read)) {
       communicator.revoke(wrong->what());
@@ -212,7 +213,6 @@ void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t 
   // Nobody can be told in a capture.
   if (wrong && wrong->result() == moecclInvalidUsage) throw *wrong;
   routing.wrong = std::move(wrong);
-  routing.counts = choose(*held.comm, Collective::allToAll, pass.countBytes());
   orRevoke(communicator, [&] { pass.begin(communicator, routing, stream); });
 }
 
@@ -268,7 +268,8 @@ moecclResult_t moecclRouteCreate(moecclGrid_t grid, const moecclRouteConfig_t* c
     }
     const auto made = std::make_shared<moecclRoute>(
         it.comms[moecclGroupWorld], communicator, std::move(shape),
-        moeccl::RoutePrices{state->model->links(), state->model->sharing()}, std::move(schedules));
+        moeccl::RoutePrices{communicator.model().links(), communicator.model().sharing()},
+        std::move(schedules));
     moeccl::addHandle(moeccl::HandleKind::route, made.get(), made);
     *route = made.get();
   });

@@ -13,12 +13,24 @@
 #include "src/api/questions.h"
 #include "src/base/text.h"
 
+struct moecclChoices {
+  std::shared_ptr<const moeccl::Answers> all;  // which a grid may remember too
+};
+
 namespace moeccl {
 namespace {
 
+constexpr StructKind<moecclChoice_t> kChoice = {
+    "choice", "MOECCL_CHOICE_INITIALIZER", MOECCL_CHOICE_MAGIC, MOECCL_END_OF(moecclChoice_t, pass),
+    MOECCL_END_OF(moecclChoice_t, pass)};
 constexpr StructKind<moecclQuery_t> kQuery = {
     "query", "MOECCL_QUERY_INITIALIZER", MOECCL_QUERY_MAGIC, MOECCL_END_OF(moecclQuery_t, pass),
     MOECCL_END_OF(moecclQuery_t, pass)};
+
+const Answers& allOf(moecclChoices_t choices) {
+  require(choices != nullptr, "choices is NULL; pass what moecclSelect made");
+  return *choices->all;
+}
 
 // A caller's question, and where it is asked.
 struct Asked {
@@ -66,69 +78,10 @@ Answers algorithms(const Asked& asked) {
   if (held.isNull())
     imagined.emplace(ranks.topology, ranks.profile, ranks.ranksOnNode, ranks.typical,
                      leavesOfAll(ranks.switches, ranks.topology));
-  CostModel& model = held.isNull() ? *imagined : *held->model;
-  Answers all;
-  for (const CostModel::Estimate& estimate : model.estimates(which, given, bytes)) {
-    if (!held.isNull() && !communicatorOf(held).serves(estimate.choice)) continue;
-    Answer& answer = all.emplace_back();
-    answer.name = textOf(estimate.choice);
-    answer.it.source = sourceOf(estimate.measured);
-    answer.it.seconds = estimate.seconds;
-    answer.it.bytesBetween = model.bytesBetween(which, given, estimate.choice, bytes);
-    answer.it.digest = model.digest(which, given, estimate.choice);
-    const Line line = model.line(which, given, estimate.choice);
-    answer.it.alpha = line.alpha;
-    answer.it.beta = line.beta;
-  }
-  return all;
-}
-
-constexpr moecclGroup_t asGroup(GroupKind kind) {
-  return kind == GroupKind::mp    ? moecclGroupMp
-         : kind == GroupKind::ep  ? moecclGroupEp
-         : kind == GroupKind::esp ? moecclGroupEsp
-                                  : moecclGroupWorld;
-}
-
-Answer answerOf(const LayerModel::ExchangeEstimate& estimate) {
-  const Exchange& exchange = estimate.exchange;
-  Answer answer;
-  answer.it.source = sourceOf(estimate.measured);
-  answer.it.seconds = estimate.seconds;
-  answer.it.bytesBetween = estimate.bytesBetween;
-  answer.it.digest = estimate.digest;
-  answer.it.calls = exchange.times;
-  answer.it.phase = exchange.name;
-  answer.it.bytes = static_cast<std::size_t>(exchange.bytes);
-  answer.it.group = asGroup(exchange.group);
-  answer.it.pass = estimate.pass == Pass::forward ? moecclPassForward : moecclPassBackward;
-  const bool routed = exchange.routed != Routed::no;
-  answer.name = routed ? std::string(estimate.route) : textOf(estimate.choice);
-  answer.collective = !routed ? std::string(nameOf(exchange.collective))
-                      : exchange.routed == Routed::dispatch ? "tokendispatch"
-                                                            : "tokencombine";
-  return answer;
-}
-
-Answers schedules(LayerModel& model, const Subject& subject) {
-  Answers all;
-  for (const LayerModel::Estimate& estimate :
-       model.estimates(subject.offered, subject.passes, subject.free)) {
-    Answer& answer = all.emplace_back();
-    answer.name = nameOf(estimate.shape.schedule);
-    answer.it.source = sourceOf(estimate.measured);
-    answer.it.seconds = estimate.seconds;
-    answer.it.bytesBetween = estimate.bytesBetween;
-    answer.it.communication = estimate.communication;
-    answer.it.chunks = estimate.shape.chunks;
-    answer.it.schedule = estimate.shape.schedule;
-    answer.it.tokenRouting = estimate.shape.routed ? 1 : 0;
-    answer.it.automatic = estimate.automatic ? 1 : 0;
-    answer.it.nExchanges = static_cast<int>(estimate.exchanges.size());
-    for (const LayerModel::ExchangeEstimate& exchange : estimate.exchanges)
-      answer.exchanges.push_back(answerOf(exchange));
-  }
-  return all;
+  CostModel& model = held.isNull() ? *imagined : held->model();
+  return algorithmAnswers(model, which, given, bytes, [&](const AlgorithmChoice& it) {
+    return held.isNull() || communicatorOf(held).serves(it);
+  });
 }
 
 LayerQuestion questionOf(const Asked& asked) {
@@ -156,17 +109,9 @@ std::shared_ptr<const Answers> answersTo(const Asked& asked) {
   const bool there = asked.where.grid != nullptr;
   if (there)
     if (auto known = questionsOf(asked.where.grid).find(question)) return known;
-  auto answers = std::make_shared<const Answers>(ask(asked, question, schedules));
+  auto answers = std::make_shared<const Answers>(ask(asked, question, scheduleAnswers));
   if (there) questionsOf(asked.where.grid).remember(question, answers);
   return answers;
-}
-
-std::string algorithmLines(const Answers& answers) {
-  std::string text;
-  for (const Answer& each : answers)
-    text += stringf("%12.3f ms  %-32s %.3e + %.3e * bytes, by %s\n", each.it.seconds * 1e3,
-                    each.name.c_str(), each.it.alpha, each.it.beta, each.it.source);
-  return text;
 }
 
 std::string explain(const Asked& asked, std::string_view format) {
@@ -206,4 +151,23 @@ moecclResult_t moecclExplain(const moecclQuery_t* query, const char* format, cha
     moeccl::requireRoom(text, bytes);
     moeccl::handOut(moeccl::explain(moeccl::read(query), how), text, bytes);
   });
+}
+
+moecclResult_t moecclChoicesGet(moecclChoices_t choices, int index, int exchange,
+                                moecclChoice_t* choice) {
+  return boundary("moecclChoicesGet", nullptr, [&] {
+    const moeccl::Answer* answer =
+        &moeccl::elementAt(moeccl::allOf(choices), index, "index", "choices");
+    if (exchange != -1)
+      answer = &moeccl::elementAt(answer->exchanges, exchange, "exchange", "exchanges");
+    moecclChoice_t ours = answer->it;
+    ours.name = answer->name.c_str();
+    if (exchange != -1) ours.collective = answer->collective.c_str();
+    writeStruct(moeccl::kChoice, ours, choice);
+  });
+}
+
+moecclResult_t moecclChoicesDestroy(moecclChoices_t choices) {
+  delete choices;
+  return moecclSuccess;
 }

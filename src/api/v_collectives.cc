@@ -1,7 +1,6 @@
 // The collectives of a communicator whose blocks differ in size.
 #include <algorithm>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -10,9 +9,8 @@
 #include "moeccl/moeccl.h"
 #include "moeccl/route.h"
 #include "src/api/arguments.h"
-#include "src/api/group.h"
 #include "src/base/text.h"
-#include "src/comm/bounded_blocks.h"
+#include "src/comm/launch.h"
 
 namespace moeccl {
 namespace {
@@ -95,13 +93,10 @@ void requireApart(const void* own, std::size_t bytes, const void* buffer,
   for (const int i : inOrder(parts)) require(!overlap(own, bytes, at(i), parts[i].bytes), inPlace);
 }
 
-// Chooses the algorithm of a call whose blocks differ in size, by their average: all ranks know the
-// sizes. Sets the sizes of the call.
-AlgorithmChoice chooseForSizes(const HeldComm& state, Collective collective, Call* call,
-                               const std::vector<Extent>& parts) {
-  for (const Extent& part : parts) call->rankBytes.push_back(part.bytes);
-  call->blockBytes = std::reduce(call->rankBytes.begin(), call->rankBytes.end());
-  return choose(*state, collective, call->blockBytes / parts.size());
+// Sets the size of each rank's block, which all ranks know.
+void setSizes(CollectiveCall& call, const std::vector<Extent>& parts) {
+  for (const Extent& part : parts) call.rankBytes.push_back(part.bytes);
+  call.blockBytes = std::reduce(call.rankBytes.begin(), call.rankBytes.end());
 }
 
 // The arguments of an all-to-all-v.
@@ -113,9 +108,9 @@ struct Parts {
   moecclDataType_t datatype;
 };
 
-Call allToAllv(const Communicator& communicator, const AlgorithmChoice& choice, const Parts& it) {
+CollectiveCall allToAllv(const Communicator& communicator, const Parts& it) {
   const std::size_t element = elementBytes(it.datatype);
-  Call call{choice, it.sendbuff, it.recvbuff, 0, it.datatype};
+  CollectiveCall call{{it.sendbuff, it.recvbuff, 0, it.datatype}, Collective::allToAllv};
   call.inputTable = partsOf(it.sendbuff, "sendbuff", it.sendCounts, "sendCounts", it.sendDispls,
                             "sendDispls", element, communicator.ranks());
   call.outputTable = partsOf(it.recvbuff, "recvbuff", it.recvCounts, "recvCounts", it.recvDispls,
@@ -150,9 +145,10 @@ void requireBounded(const std::size_t* counts, const char* name, int ranks, std:
                                            std::to_string(mostTotal));
 }
 
-// Bytes of memory that a relay may need for what passes by it from one rank. Calls with larger
-// bounds run as those without any.
-constexpr std::size_t kMostRelayed = std::size_t{64} << 20;
+// The bytes of so many elements; as many as there can be where that is more.
+std::size_t mostBytes(std::size_t count, std::size_t element) {
+  return std::min(count, std::numeric_limits<std::size_t>::max() / element) * element;
+}
 
 }  // namespace
 }  // namespace moeccl
@@ -162,38 +158,22 @@ moecclResult_t moecclAllToAllvBounded(const void* sendbuff, const size_t* sendCo
                                       const size_t* recvCounts, const size_t* recvDispls,
                                       size_t mostCount, size_t mostTotal, moecclDataType_t datatype,
                                       moecclComm_t comm, moecclStream_t stream) {
-  const auto state = moeccl::hold(comm);
-  return moeccl::boundary("moecclAllToAllvBounded", moeccl::lastErrorOf(state), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    const auto ranks = static_cast<std::size_t>(communicator.ranks());
-    const std::size_t element = moeccl::elementBytes(datatype);
-    const bool relayed = mostCount <= moeccl::kMostRelayed / ranks / element;
-    const bool pads = communicator.device().has_value();
-    // Priced by what the busiest rank has at most.
-    std::size_t priced = mostCount;
-    if (mostTotal > 0) priced = std::min(priced, mostTotal / ranks + (mostTotal % ranks > 0));
-    const moeccl::Collective collective = moeccl::Collective::allToAllv;
-    const moeccl::AlgorithmChoice choice =
-        relayed ? moeccl::choose(*state, collective, priced * element, {}, 1,
-                                 pads ? mostCount * element : 0)
-                : moeccl::chooseForAnySize(*state, collective);
-    moeccl::Call call = moeccl::allToAllv(
-        communicator, choice,
+  const auto held = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllToAllvBounded", moeccl::lastErrorOf(held), [&] {
+    const moeccl::Communicator& communicator = moeccl::communicatorOf(held);
+    moeccl::CollectiveCall call = moeccl::allToAllv(
+        communicator,
         {sendbuff, sendCounts, sendDispls, recvbuff, recvCounts, recvDispls, datatype});
     moeccl::requireBounded(sendCounts, "sendCounts", communicator.ranks(), mostCount, mostTotal);
     moeccl::requireBounded(recvCounts, "recvCounts", communicator.ranks(), mostCount, mostTotal);
-    moeccl::requireStream(communicator, stream);
-    if (relayed) {
-      call.blockBytes = mostCount * element;
-      call.bounded = true;
-    }
-    if (relayed && !pads) {
-      const auto blocks = std::make_shared<moeccl::BoundedBlocks>(call.blockBytes, call.inputTable,
-                                                                  call.outputTable);
-      call.content = blocks.get();
-      call.keep = blocks;
-    }
-    moeccl::launch(state, std::move(call), stream);
+    const auto ranks = static_cast<std::size_t>(communicator.ranks());
+    const std::size_t element = moeccl::elementBytes(datatype);
+    std::size_t meanCount = mostCount;
+    if (mostTotal > 0) meanCount = std::min(meanCount, mostTotal / ranks + (mostTotal % ranks > 0));
+    call.bounded = true;
+    call.blockBytes = moeccl::mostBytes(mostCount, element);
+    call.meanBytes = moeccl::mostBytes(meanCount, element);
+    moeccl::launch(held.comm, held.communicator, {std::move(call)}, stream);
   });
 }
 
@@ -201,14 +181,13 @@ moecclResult_t moecclAllToAllv(const void* sendbuff, const size_t* sendCounts,
                                const size_t* sendDispls, void* recvbuff, const size_t* recvCounts,
                                const size_t* recvDispls, moecclDataType_t datatype,
                                moecclComm_t comm, moecclStream_t stream) {
-  const auto state = moeccl::hold(comm);
-  return moeccl::boundary("moecclAllToAllv", moeccl::lastErrorOf(state), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
-    moeccl::Call call = moeccl::allToAllv(
-        communicator, moeccl::chooseForAnySize(*state, moeccl::Collective::allToAllv),
+  const auto held = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllToAllv", moeccl::lastErrorOf(held), [&] {
+    const moeccl::Communicator& communicator = moeccl::communicatorOf(held);
+    moeccl::CollectiveCall call = moeccl::allToAllv(
+        communicator,
         {sendbuff, sendCounts, sendDispls, recvbuff, recvCounts, recvDispls, datatype});
-    moeccl::requireStream(communicator, stream);
-    moeccl::launch(state, std::move(call), stream);
+    moeccl::launch(held.comm, held.communicator, {std::move(call)}, stream);
   });
 }
 
@@ -216,12 +195,12 @@ moecclResult_t moecclAllGatherv(const void* sendbuff, size_t sendCount, void* re
                                 const size_t* recvCounts, const size_t* recvDispls,
                                 moecclDataType_t datatype, moecclComm_t comm,
                                 moecclStream_t stream) {
-  const auto state = moeccl::hold(comm);
-  return moeccl::boundary("moecclAllGatherv", moeccl::lastErrorOf(state), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+  const auto held = moeccl::hold(comm);
+  return moeccl::boundary("moecclAllGatherv", moeccl::lastErrorOf(held), [&] {
+    const moeccl::Communicator& communicator = moeccl::communicatorOf(held);
     const std::size_t element = moeccl::elementBytes(datatype);
     const int rank = communicator.rank();
-    moeccl::Call call{{}, sendbuff, recvbuff, 0, datatype};
+    moeccl::CollectiveCall call{{sendbuff, recvbuff, 0, datatype}, moeccl::Collective::allGatherv};
     call.outputTable = moeccl::partsOf(recvbuff, "recvbuff", recvCounts, "recvCounts", recvDispls,
                                        "recvDispls", element, communicator.ranks());
     if (sendCount != recvCounts[rank])
@@ -236,10 +215,8 @@ moecclResult_t moecclAllGatherv(const void* sendbuff, size_t sendCount, void* re
     moeccl::requireApart(sendbuff, sendCount * element, recvbuff, call.outputTable, rank,
                          "sendbuff and recvbuff overlap; in place means sendbuff == recvbuff + "
                          "recvDispls[rank]");
-    moeccl::requireStream(communicator, stream);
-    call.choice =
-        moeccl::chooseForSizes(state, moeccl::Collective::allGatherv, &call, call.outputTable);
-    moeccl::launch(state, std::move(call), stream);
+    moeccl::setSizes(call, call.outputTable);
+    moeccl::launch(held.comm, held.communicator, {std::move(call)}, stream);
   });
 }
 
@@ -247,13 +224,15 @@ moecclResult_t moecclReduceScatterv(const void* sendbuff, const size_t* sendCoun
                                     const size_t* sendDispls, void* recvbuff,
                                     moecclDataType_t datatype, moecclRedOp_t op, moecclComm_t comm,
                                     moecclStream_t stream) {
-  const auto state = moeccl::hold(comm);
-  return moeccl::boundary("moecclReduceScatterv", moeccl::lastErrorOf(state), [&] {
-    moeccl::Communicator& communicator = moeccl::communicatorOf(state);
+  const auto held = moeccl::hold(comm);
+  return moeccl::boundary("moecclReduceScatterv", moeccl::lastErrorOf(held), [&] {
+    const moeccl::Communicator& communicator = moeccl::communicatorOf(held);
     const std::size_t element = moeccl::elementBytes(datatype);
     const int rank = communicator.rank();
     moeccl::requireOp(op, datatype);
-    moeccl::Call call{{}, sendbuff, recvbuff, 0, datatype, op};
+    moeccl::CollectiveCall call{{sendbuff, recvbuff, 0, datatype},
+                                moeccl::Collective::reduceScatterv};
+    call.op = op;
     call.inputTable = moeccl::partsOf(sendbuff, "sendbuff", sendCounts, "sendCounts", sendDispls,
                                       "sendDispls", element, communicator.ranks());
     const std::size_t own = sendCounts[rank] * element;
@@ -264,9 +243,7 @@ moecclResult_t moecclReduceScatterv(const void* sendbuff, const size_t* sendCoun
     moeccl::requireApart(recvbuff, own, sendbuff, call.inputTable, rank,
                          "sendbuff and recvbuff overlap; in place means recvbuff == sendbuff + "
                          "sendDispls[rank]");
-    moeccl::requireStream(communicator, stream);
-    call.choice =
-        moeccl::chooseForSizes(state, moeccl::Collective::reduceScatterv, &call, call.inputTable);
-    moeccl::launch(state, std::move(call), stream);
+    moeccl::setSizes(call, call.inputTable);
+    moeccl::launch(held.comm, held.communicator, {std::move(call)}, stream);
   });
 }

@@ -38,13 +38,24 @@ bool isReduction(Collective collective) {
 
 std::string_view typeName(moecclDataType_t datatype) { return kTypes[datatype]; }
 
+const PlannedCall* Call::planned() const {
+  if (const CollectiveCall* const it = collective(); it != nullptr) return it;
+  return rows();
+}
+
+bool isSized(const Call& call) {
+  if (const CollectiveCall* const it = call.collective(); it != nullptr)
+    return it->collective == Collective::allToAllv;
+  return call.rows() != nullptr && !call.rows()->inputTable.empty();
+}
+
 std::span<std::byte> sumsToDivide(const Call& call, int rank) {
-  if (call.op != moecclAvg || !call.isCollective() || call.own || !isReduction(call.collective()))
-    return {};
-  if (call.collective() == Collective::reduce && call.choice.parameters.root != rank) return {};
-  auto* const output = static_cast<std::byte*>(call.output);
-  if (call.collective() != Collective::reduceScatterv) return {output, call.blockBytes};
-  return {output, call.outputTable[0].bytes};
+  const CollectiveCall* const it = call.collective();
+  if (it == nullptr || it->op != moecclAvg || !isReduction(it->collective)) return {};
+  if (it->collective == Collective::reduce && it->choice.parameters.root != rank) return {};
+  auto* const output = static_cast<std::byte*>(it->output);
+  if (it->collective != Collective::reduceScatterv) return {output, it->blockBytes};
+  return {output, it->outputTable[0].bytes};
 }
 
 std::uint64_t digestOf(const AlgorithmChoice& choice) {
@@ -61,13 +72,14 @@ std::uint64_t digestOf(const AlgorithmChoice& choice) {
 }
 
 CallSignature::CallSignature(const CachedPlan& cached, const Call& call)
-    : choice(cached.own ? nullptr : &cached.choice),
-      own(cached.own),
-      what(cached.digest),
-      blockBytes(call.blockBytes),
-      datatype(call.datatype),
-      op(call.op),
-      inside(call.inside) {}
+    : choice(cached.own ? nullptr : &cached.choice), own(cached.own), what(cached.digest) {
+  const PlannedCall& it = *call.planned();
+  blockBytes = it.blockBytes;
+  datatype = it.datatype;
+  inside = it.inside;
+  if (const CollectiveCall* const collective = call.collective(); collective != nullptr)
+    op = collective->op;
+}
 
 CallSignature::CallSignature(std::shared_ptr<const PlanName> name, std::size_t room)
     : own(std::move(name)), what(own->digest), tokens(room) {}

@@ -1,5 +1,5 @@
 // A communicator, on host memory (HostCommunicator) or on GPUs (GpuCommunicator): who its ranks
-// are, and what can be asked of it.
+// are, what can be asked of it, and by what its algorithms are chosen.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,10 @@
 #include "algorithms/topology.h"
 #include "src/base/error.h"
 #include "src/comm/call.h"
+#include "src/comm/profile_check.h"
 #include "src/comm/rank_bytes.h"
 #include "src/comm/settings.h"
+#include "src/model/cost_model.h"
 
 namespace moeccl {
 
@@ -78,7 +80,21 @@ class Communicator {
   std::int64_t callTimeoutMs() const { return callTimeoutMs_; }
   // Whether calls of it are served where the buffers are. The same on all ranks.
   virtual bool serves(const AlgorithmChoice&) { return true; }
-  // Starts a call on a stream, which is the C API's argument.
+
+  // The costs that algorithms are chosen by where the user has fixed none.
+  CostModel& model();
+  // nullptr: typical links. `ranksOnNode`: as CostModel has it. The same on all ranks.
+  void setProfile(std::shared_ptr<const Profile> profile, int ranksOnNode = 0);
+  // Takes the profile of `parent`.
+  void chooseAs(Communicator& parent);
+  // Decides what a call leaves open: the algorithm, and how relays know the sizes of blocks. All
+  // ranks decide alike. Throws Error.
+  void decide(CollectiveCall& call);
+  // Warns, once, if calls do not take the time that the profile predicts. Takes one that the caller
+  // has waited for.
+  void checkProfile(double predicted, double seconds);
+
+  // Starts a call, whose algorithm is chosen, on a stream, which is the C API's argument.
   virtual void launch(Call call, void* stream) = 0;
   // Makes progress until done() holds, which is asked often and must be cheap; where the
   // communicator has failed before, throws why. On GPUs nothing waits here.
@@ -130,6 +146,9 @@ class Communicator {
   virtual void destroy() = 0;
   virtual void abort() = 0;
 
+  // The text of the last error of a function of the C API that was called on it.
+  std::string& lastError() { return lastError_; }
+
  protected:
   Communicator(int rank, Topology topology, Settings settings)
       : rank_(rank),
@@ -142,6 +161,18 @@ class Communicator {
   Settings settings_;
   std::int64_t callTimeoutMs_;
   std::atomic<bool> ended_ = false;  // destroy() or abort() has been called
+
+ private:
+  AlgorithmChoice fastest(const CollectiveCall& call, const Parameters& problem);
+  void tell(const AlgorithmChoice& chosen, std::size_t blockBytes);
+
+  std::unique_ptr<CostModel> model_;  // nullptr: nobody has needed it
+  ProfileCheck profileCheck_;
+  std::vector<std::string> told_;  // choices that the log has, "alltoall pairwise"
+  std::string lastError_;
 };
+
+// The links that calls are priced by where no profile says more.
+Typical typicalOf(const Communicator& communicator);
 
 }  // namespace moeccl

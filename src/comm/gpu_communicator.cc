@@ -1,9 +1,8 @@
-// Enqueues calls on lanes, and aborts the lanes where the communicator fails.
+// Enqueues calls on lanes.
 #include "src/comm/gpu_communicator.h"
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <new>
 #include <thread>
 #include <utility>
@@ -23,12 +22,6 @@ std::string nameOf(const AlgorithmChoice& choice) {
   return std::string(nameOf(choice.algorithm->collective)) + " (" +
          std::string(choice.algorithm->name) + ")";
 }
-
-// How long a rank that NCCL reports an error to waits to hear which other rank is dead. Usually at
-// once: this is for busy machines.
-constexpr std::chrono::milliseconds kCauseGrace{1000};
-// How long calls that are under way may take to return before they are interrupted.
-constexpr std::chrono::milliseconds kReturning{1000};
 
 Gpu::Native nativeOf(Collective collective) {
   switch (collective) {
@@ -52,11 +45,6 @@ std::int64_t mostTerms(const Plan& plan) {
     if (op.kind == OpKind::reduce)
       most = std::max(most, blockCount(plan.src(op)) / blockCount(plan.dst(op)));
   return most;
-}
-
-bool mayBeADeath(moecclResult_t result) {
-  return result == moecclRemoteError || result == moecclSystemError ||
-         result == moecclInternalError;
 }
 
 }  // namespace
@@ -94,12 +82,6 @@ GpuCommunicator::GpuCommunicator(std::unique_ptr<NcclLanes> lanes, int rank, Top
   job_->add(*this);
 }
 
-GpuCommunicator::~GpuCommunicator() {
-  abort();
-  // Calls that have been interrupted have returned by now.
-  if (lanes_ != nullptr) NcclLanes::abort(std::move(lanes_), kReturning);
-}
-
 void GpuCommunicator::requireServed(const AlgorithmChoice& choice) const {
   if (choice.algorithm->native && !gpu_->has(nativeOf(choice.algorithm->collective)))
     throw Error(moecclInvalidUsage, nameOf(choice) + " needs NCCL 2.28, and this is " +
@@ -135,7 +117,7 @@ GpuCommunicator::CachedRun& GpuCommunicator::runFor(const AlgorithmChoice& choic
 }
 
 // Enqueues sends and receives on the first lane, in one group.
-void GpuCommunicator::enqueueMessages(const Call& call, void* stream) {
+void GpuCommunicator::enqueueMessages(const MessagesCall& call, void* stream) {
   const auto what = [this] { return "messages of rank " + std::to_string(rank_); };
   onLanes(what, [&](NcclLanes& lanes) {
     lanes.begin(stream, {});
@@ -179,8 +161,11 @@ void GpuCommunicator::enqueue(const std::shared_ptr<const PlanName>& name, void*
   });
 }
 
-void GpuCommunicator::enqueueRows(Call& call, void* stream) {
-  CachedPlan& own = *call.own;
+void GpuCommunicator::enqueueRows(const Call& call, void* stream) {
+  CachedPlan& own = *call.rows()->plan;
+  if (logs(LogLevel::trace))
+    log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
+        own.name().c_str(), call.rows()->blockBytes, stream);
   const auto what = [&] { return onRank(own.name()); };
   onLanes(what, [&](NcclLanes& lanes) {
     noteCall({own, call}, stream);
@@ -195,16 +180,16 @@ void GpuCommunicator::enqueueRows(Call& call, void* stream) {
 }
 
 // NCCL has not all of our types and operators, and lets a number win against a NaN.
-bool GpuCommunicator::isNative(const Call& call) {
+bool GpuCommunicator::isNative(const CollectiveCall& call) {
   if (!call.choice.algorithm->native) return false;
   const bool reduces =
-      call.collective() == Collective::allReduce || call.collective() == Collective::reduceScatter;
+      call.collective == Collective::allReduce || call.collective == Collective::reduceScatter;
   const bool sums = call.op == moecclSum || call.op == moecclProd || call.op == moecclAvg;
   return !reduces || (sums && call.datatype <= moecclBfloat16);
 }
 
-void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* stream) {
-  const Gpu::Native what = nativeOf(call.collective());
+void GpuCommunicator::enqueueNative(NcclLanes& lanes, const CollectiveCall& call, void* stream) {
+  const Gpu::Native what = nativeOf(call.collective);
   const bool moves = what == Gpu::Native::allToAll || what == Gpu::Native::allGather;
   lanes.begin(stream, {});
   lanes.run(what, static_cast<const std::byte*>(call.input), static_cast<std::byte*>(call.output),
@@ -216,152 +201,40 @@ void GpuCommunicator::enqueueNative(NcclLanes& lanes, const Call& call, void* st
 
 void GpuCommunicator::launch(Call call, void* stream) {
   throwIfFailed();
-  if (!call.isCollective()) return enqueueMessages(call, stream);
-  if (call.own) {
-    if (logs(LogLevel::trace))
-      log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
-          call.own->name().c_str(), call.blockBytes, stream);
-    return enqueueRows(call, stream);
-  }
-  CachedRun& cached = runFor(call.choice);
+  if (const MessagesCall* const messages = call.messages(); messages != nullptr)
+    return enqueueMessages(*messages, stream);
+  if (call.rows() != nullptr) return enqueueRows(call, stream);
+  enqueueCollective(call, stream);
+}
+
+void GpuCommunicator::enqueueCollective(const Call& call, void* stream) {
+  const CollectiveCall& it = *call.collective();
+  CachedRun& cached = runFor(it.choice);
   NcclRun& run = *cached.run;
   // Relays would have to be told sizes first, and the host to wait for them.
-  if (call.collective() == Collective::allToAllv && !call.bounded && run.prepared().plan().relays)
+  if (it.collective == Collective::allToAllv && !it.bounded && run.prepared().plan().relays)
     throw Error(moecclInvalidUsage,
-                nameOf(call.choice) +
+                nameOf(it.choice) +
                     " needs a bound on GPUs: its relays must know how much they will carry, and to "
                     "ask would block the stream's caller; linear and pairwise need none, and "
                     "moecclAllToAllvBounded gives one where P blocks of it are at most 64 MiB");
   if (logs(LogLevel::trace))
     log(LogLevel::trace, {rank_, ranks()}, "%s, %zu bytes per block, on stream %p",
-        nameOf(call.choice).c_str(), call.blockBytes, stream);
-  const auto what = [&] { return onRank(nameOf(call.choice)); };
+        nameOf(it.choice).c_str(), it.blockBytes, stream);
+  const auto what = [&] { return onRank(nameOf(it.choice)); };
   onLanes(what, [&](NcclLanes& lanes) {
     const bool captured = noteCall({cached.plan, call}, stream);
     if (!cached.met && !captured) {
       lanes.meet();
       cached.met = true;
     }
-    if (isNative(call))
-      enqueueNative(lanes, call, stream);
+    if (isNative(it))
+      enqueueNative(lanes, it, stream);
     else
       run.enqueue(lanes, operandsOf(call, run.prepared().plan(), nullptr, &scratch_), stream);
     if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
-      gpu_->divide(call.datatype, sums.data(), sums.size(), ranks(), stream);
+      gpu_->divide(it.datatype, sums.data(), sums.size(), ranks(), stream);
   });
-}
-
-void GpuCommunicator::throwIfFailed() const {
-  const std::lock_guard lock(mutex_);
-  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
-}
-
-void GpuCommunicator::fail(moecclResult_t result, const std::string& text) {
-  std::unique_lock lock(mutex_);
-  // NCCL may be the first to find out that a rank is gone, but does not say which.
-  if (mayBeADeath(result))
-    changed_.wait_for(lock, kCauseGrace, [this] { return failure_ != moecclSuccess; });
-  note(result, text);
-}
-
-void GpuCommunicator::note(moecclResult_t result, const std::string& text) {
-  if (failure_ != moecclSuccess) return;
-  failure_ = result;
-  failureText_ = text;
-  changed_.notify_all();
-  log(LogLevel::warn, {rank_, ranks()}, "%s", text.c_str());
-}
-
-void GpuCommunicator::lost(const Loss& loss) {
-  const auto at = std::ranges::find(members_, loss.rank);
-  const auto rank = static_cast<int>(at - members_.begin());
-  const std::lock_guard lock(mutex_);
-  if (at == members_.end() || std::ranges::find(failed_, rank) != failed_.end()) return;
-  failed_.push_back(rank);
-  // One that has left may have done its part in all that is enqueued.
-  if (loss.left) return;
-  stuck_ = true;
-  note(moecclRemoteError, job_->textOf(loss, rank));
-}
-
-void GpuCommunicator::endWhatIsStuck() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!stuck_) return;
-  }
-  endLanes({});
-}
-
-void GpuCommunicator::endLanes(std::chrono::milliseconds limit) {
-  std::unique_lock lock(mutex_);
-  if (!changed_.wait_for(lock, kReturning, [this] { return users_ == 0; })) {
-    if (lanes_ != nullptr) lanes_->interrupt();
-    return;
-  }
-  std::unique_ptr<NcclLanes> lanes = std::move(lanes_);
-  lock.unlock();
-  if (lanes != nullptr) NcclLanes::abort(std::move(lanes), limit);
-}
-
-moecclResult_t GpuCommunicator::asyncFailure() {
-  {
-    const Use use(*this);
-    std::string text;
-    if (use.lanes() != nullptr)
-      if (const moecclResult_t result = use.lanes()->asyncError(&text); result != moecclSuccess)
-        fail(result, "work on a stream of rank " + std::to_string(rank_) + " failed: " + text);
-  }
-  const std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-std::vector<int> GpuCommunicator::failedRanks() {
-  const std::lock_guard lock(mutex_);
-  return failed_;
-}
-
-std::string GpuCommunicator::failureText() {
-  const std::lock_guard lock(mutex_);
-  return failureText_;
-}
-
-void GpuCommunicator::revoke(const std::string& text) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (revocation_) return;
-    revoked({rank_, text});
-  }
-  Notice notice;
-  notice.result = moecclRemoteError;
-  notice.comm = number_;
-  notice.revokes = 1;
-  std::snprintf(notice.text, sizeof notice.text, "%s", text.c_str());
-  job_->watch().notify(notice);
-  job_->look();
-}
-
-void GpuCommunicator::revoked(const Revocation& by) {
-  if (revocation_) return;
-  revocation_ = by;
-  stuck_ = true;
-  note(moecclRemoteError, by.message());
-}
-
-void GpuCommunicator::dependOn(Communicator& whole) {
-  job_->hold([&] { whole_ = &dynamic_cast<GpuCommunicator&>(whole); });
-  job_->look();
-}
-
-void GpuCommunicator::followWhole() {
-  if (whole_ == nullptr) return;
-  std::optional<Revocation> by;
-  {
-    const std::lock_guard lock(whole_->mutex_);
-    by = whole_->revocation_;
-  }
-  if (!by) return;
-  const std::lock_guard lock(mutex_);
-  revoked(by->ofWhole());
 }
 
 void GpuCommunicator::requireUnused() const {
@@ -402,12 +275,6 @@ void GpuCommunicator::destroy() {
     lanes = std::move(lanes_);
   }
   if (lanes != nullptr) lanes->destroy();
-  job_->remove(*this);
-}
-
-void GpuCommunicator::abort() {
-  ended_ = true;
-  endLanes(std::chrono::seconds(1));
   job_->remove(*this);
 }
 

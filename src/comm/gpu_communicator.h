@@ -142,9 +142,9 @@ class GpuCommunicator final : public Communicator {
 
   // Throws InvalidUsage where GPUs do not serve it. Plans of all ranks may be needed for that.
   void requireServed(const AlgorithmChoice& choice) const;
-  void enqueueMessages(const Call& call, void* stream);
-  // Enqueues a call that has a plan of its own.
-  void enqueueRows(Call& call, void* stream);
+  void enqueueMessages(const MessagesCall& call, void* stream);
+  void enqueueRows(const Call& call, void* stream);
+  void enqueueCollective(const Call& call, void* stream);
   // All ranks come to their first call of this name, which cannot be captured.
   void meetFor(NcclLanes& lanes, std::uint64_t name, void* stream);
   void requireNoCapture(void* stream) const;
@@ -168,8 +168,8 @@ class GpuCommunicator final : public Communicator {
     return what + " on rank " + std::to_string(rank_);
   }
   // Whether NCCL's own function does the call, if its algorithm is that.
-  static bool isNative(const Call& call);
-  void enqueueNative(NcclLanes& lanes, const Call& call, void* stream);
+  static bool isNative(const CollectiveCall& call);
+  void enqueueNative(NcclLanes& lanes, const CollectiveCall& call, void* stream);
   struct CachedRun {
     CachedPlan plan;  // of a choice
     std::unique_ptr<NcclRun> run;

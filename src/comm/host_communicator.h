@@ -134,6 +134,9 @@ class HostCommunicator final : public Communicator {
 
   // Whether a run that has failed may have done so for a reason that is about to become known.
   bool awaitsCause(const Run& run);
+  // The plan of a call that has one.
+  CachedPlan& planOf(const Call& call);
+  Active beginMessages(const MessagesCall& call);
   // Hands `active` to the transport; `counting`: only the sizes of its blocks.
   void start(const Call& call, const Active& active);
   void checkCounts(const Call& call, const Active& active);
@@ -158,6 +161,9 @@ class HostCommunicator final : public Communicator {
   // Fails the communicator, since a rank of it, or of one that it depends on, has revoked that.
   void revoked(const Revocation& by);
   void failFrom(const Run& run, const std::string& name);
+  // "rank 1 sends 8 bytes where rank 0 expects 4".
+  static std::string sizesText(int sender, std::uint64_t sends, int receiver,
+                               std::uint64_t expects);
   // "allreduce (ring)", "messages".
   static std::string nameOf(const Active& active);
   bool isIdle() const;

@@ -48,9 +48,8 @@ class MemberOob final : public Oob {
   int rank() const override { return rank_; }
   int ranks() const override { return static_cast<int>(members_.size()); }
   void allgather(const void* send, void* recv, std::size_t bytes) override {
-    Call call;
+    MessagesCall call;
     call.kind = MessageOwner::agreement;
-    call.timeoutMs = communicator_.settings().timeoutMs;
     auto* const all = static_cast<std::byte*>(recv);
     const auto at = [&](int rank) { return all + static_cast<std::size_t>(rank) * bytes; };
     std::memmove(at(rank_), send, bytes);
@@ -60,7 +59,7 @@ class MemberOob final : public Oob {
       call.messages.push_back({true, peer, tag_, at(rank_), bytes, nullptr});
       call.messages.push_back({false, peer, tag_, at(other), bytes, nullptr});
     }
-    communicator_.run(call);
+    communicator_.run({std::move(call), communicator_.settings().timeoutMs});
   }
 
  private:

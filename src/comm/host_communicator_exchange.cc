@@ -51,12 +51,12 @@ void HostCommunicator::exchange(const std::shared_ptr<const PlanName>& name,
     if (crosses(part))
       std::memcpy(buffers->out.data() + out.where[static_cast<std::size_t>(part.rank)].offset,
                   part.bytes.data(), part.bytes.size());
-  Call call{{}, buffers->out.data(), buffers->in.data(), 0};
+  RowsCall call{{buffers->out.data(), buffers->in.data()}};
   call.inputTable = out.where;
   call.outputTable = in.where;
-  call.own = ownPlan(name, plan.build(), nullptr);
+  call.plan = ownPlan(name, plan.build(), nullptr);
   call.keep = buffers;
-  launch(std::move(call), nullptr);
+  launch({std::move(call)}, nullptr);
   for (RankBytes& part : receives)
     if (crosses(part))
       std::memcpy(part.bytes.data(),

@@ -8,6 +8,15 @@
 #include <utility>
 
 namespace moeccl {
+namespace {
+
+// Owns the run of a call of a route.
+std::shared_ptr<const void> planOf(const Call& call) {
+  return call.rows() == nullptr ? nullptr : call.rows()->plan;
+}
+
+}  // namespace
+
 Stream::Stream(std::shared_ptr<Domain> domain) : domain_(std::move(domain)) {
   Domain::Lock lock(*domain_);
   domain_->add(*this);
@@ -195,7 +204,7 @@ void Stream::fail(moecclResult_t result, const char* text) {
 void Stream::abandonAll() {
   leavingUntil_ = Clock::now() + kGrace;
   for (std::size_t i = 0; i < running_.size(); ++i)
-    leaving_.push_back({queue_[i].communicator, &running_[i].active.run(), queue_[i].call.own});
+    leaving_.push_back({queue_[i].communicator, &running_[i].active.run(), planOf(queue_[i].call)});
   running_.clear();
   for (Item& item : queue_) {
     if (item.communicator != nullptr) item.communicator->abandon(failureText_);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "src/base/live_handles.h"
 #include "src/comm/event.h"
 #include "src/comm/host_communicator.h"
 
@@ -94,5 +95,11 @@ class Stream {
   moecclResult_t failure_ = moecclSuccess;
   std::string failureText_;
 };
+
+// The stream that a handle stands for. Throws Error unless it is one that lives.
+inline Stream* streamOf(void* stream) {
+  requireLive(HandleKind::stream, stream);
+  return static_cast<Stream*>(stream);
+}
 
 }  // namespace moeccl

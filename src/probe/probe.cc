@@ -213,14 +213,13 @@ class Prober {
 
   // On GPUs, returns when the result is there.
   void call(const Candidate& candidate, std::size_t block) {
-    Call one;
-    one.choice = candidate.choice;
-    one.own = candidate.own;
-    one.input = room_->input;
-    one.output = room_->output;
-    one.blockBytes = block;
-    one.timeoutMs = communicator_.callTimeoutMs();
-    communicator_.launch(std::move(one), room_->stream);
+    const PlannedCall buffers{room_->input, room_->output, block};
+    if (candidate.own != nullptr)
+      communicator_.launch({RowsCall{buffers, candidate.own}}, room_->stream);
+    else
+      communicator_.launch(
+          {CollectiveCall{buffers, candidate.choice.algorithm->collective, candidate.choice}},
+          room_->stream);
     if (onGpus_) read();
   }
   void read() {

@@ -231,11 +231,10 @@ void LatencyPass::launch(Communicator& communicator, const std::shared_ptr<Cache
                          Content& content, const void* input, void* output, std::size_t rowBytes,
                          void* stream) {
   if (stream != std::exchange(stream_, stream)) waitForCalls(communicator);
-  Call call{{}, input, output, rowBytes, shape_.datatype};
-  call.own = plan;
+  RowsCall call{{input, output, rowBytes, shape_.datatype}, plan};
   call.content = &content;
   call.keep = shared_from_this();
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
 void LatencyPass::dispatch(Communicator& communicator, const void* tokens, void* rows,

@@ -24,8 +24,7 @@ struct Routing {
   std::int64_t tokens;
   const std::int32_t* experts;  // [tokens][choices]; -1: none
   const void* weights;          // of these, float64 where the route is, or nullptr
-  // In throughput mode: how ranks tell each other, and what is wrong with this rank's part.
-  AlgorithmChoice counts = {};
+  // Where ranks tell each other (RoutePass::tellsOthers): what is wrong with this rank's part.
   std::optional<Error> wrong = {};
 
   const float* floats() const { return static_cast<const float*>(weights); }
@@ -44,8 +43,8 @@ class RoutePass {
   // Whether begin() is given choices and weights that are the GPU's, in the order of the stream;
   // else they are the host's.
   virtual bool beginsOnGpu() const { return false; }
-  // Bytes that each rank tells each other in begin(); 0: nothing.
-  virtual std::size_t countBytes() const { return 0; }
+  // Whether ranks tell each other in begin() what they bring.
+  virtual bool tellsOthers() const { return false; }
   virtual void begin(Communicator& communicator, const Routing& routing, void* stream) = 0;
   // The functions below: after begin().
   // Whether it is known, or will be when calls are over, how many rows come.

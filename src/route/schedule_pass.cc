@@ -99,10 +99,6 @@ SchedulePass::~SchedulePass() {
   padding_.reset();
 }
 
-std::size_t SchedulePass::countBytes() const {
-  return shape_.maxTokens > 0 ? 0 : sizeof(std::int32_t);
-}
-
 // The largest number of tokens of all ranks.
 std::int64_t SchedulePass::agree(Communicator& communicator, const Routing& routing) {
   if (shape_.maxTokens > 0) return shape_.maxTokens;
@@ -110,7 +106,7 @@ std::int64_t SchedulePass::agree(Communicator& communicator, const Routing& rout
   const std::int32_t mine = routing.wrong ? kWrong : static_cast<std::int32_t>(routing.tokens);
   const std::vector<std::int32_t> tells(ranks, mine);
   std::vector<std::int32_t> told(ranks);
-  tellEachOther(communicator, routing.counts, beginName_, tells.data(), told.data(), sizeof mine);
+  tellEachOther(communicator, beginName_, tells.data(), told.data(), sizeof mine);
   if (std::ranges::find(told, kWrong) != told.end()) {
     CommunicatorOob oob(communicator);
     moeccl::agree(oob, routing.wrong);  // throws

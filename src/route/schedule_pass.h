@@ -18,7 +18,7 @@ class SchedulePass final : public RoutePass {
                RouteSchedules& schedules);
   ~SchedulePass() override;
 
-  std::size_t countBytes() const override;
+  bool tellsOthers() const override { return shape_.maxTokens <= 0; }
   void begin(Communicator& communicator, const Routing& routing, void* stream) override;
   bool isCounted() const override { return true; }
   std::int64_t roomForRows() const override { return begins_.back(); }

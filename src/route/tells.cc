@@ -8,13 +8,13 @@
 
 namespace moeccl {
 
-void tellEachOther(Communicator& communicator, const AlgorithmChoice& choice,
-                   const std::shared_ptr<const PlanName>& name, const void* tells, void* told,
-                   std::size_t bytes) {
+void tellEachOther(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+                   const void* tells, void* told, std::size_t bytes) {
   if (!communicator.device()) {
-    Call call{choice, tells, told, bytes};
+    CollectiveCall call{{tells, told, bytes}, Collective::allToAll};
     call.inside = name;
-    return communicator.launch(std::move(call), nullptr);
+    communicator.decide(call);
+    return communicator.launch({std::move(call)}, nullptr);
   }
   const auto* const from = static_cast<const std::byte*>(tells);
   auto* const to = static_cast<std::byte*>(told);

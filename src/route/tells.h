@@ -8,10 +8,8 @@
 
 namespace moeccl {
 
-// An all-to-all of host memory, `bytes` bytes for each rank, by that algorithm where buffers are
-// the host's. Waits for it.
-void tellEachOther(Communicator& communicator, const AlgorithmChoice& choice,
-                   const std::shared_ptr<const PlanName>& name, const void* tells, void* told,
-                   std::size_t bytes);
+// An all-to-all of host memory, `bytes` bytes for each rank. Waits for it.
+void tellEachOther(Communicator& communicator, const std::shared_ptr<const PlanName>& name,
+                   const void* tells, void* told, std::size_t bytes);
 
 }  // namespace moeccl

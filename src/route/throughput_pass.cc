@@ -85,10 +85,6 @@ ThroughputPass::ThroughputPass(Communicator& communicator, const RouteShape& sha
       candidates_(candidatesOf(shape, topology_, rank_)),
       plans_(std::make_shared<Plans>()) {}
 
-std::size_t ThroughputPass::countBytes() const {
-  return (kCounts + candidates_.size()) * sizeof(std::int32_t);
-}
-
 // All ranks tell all others, so that they choose alike.
 const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const Routing& routing,
                                              const Home& home,
@@ -110,7 +106,7 @@ const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const R
         block[kCounts + i] = static_cast<std::int32_t>(home.of(node).choices.size());
     }
   }
-  tellEachOther(communicator, routing.counts, beginName_, tells.data(), told.data(),
+  tellEachOther(communicator, beginName_, tells.data(), told.data(),
                 numbers * sizeof(std::int32_t));
 
   std::vector<RouteCounts> all(ranks);
@@ -151,8 +147,7 @@ const std::int32_t* ThroughputPass::admit(Communicator& communicator, const Rout
   for (std::size_t rank = 0; rank < ranks; ++rank)
     std::copy_n(chosen.begin() + firstOf(rank), countOf(rank), &tells[rank * most]);
   const auto tell = [&] {
-    tellEachOther(communicator, routing.counts, roomName_, tells.data(), told.data(),
-                  most * sizeof(std::int32_t));
+    tellEachOther(communicator, roomName_, tells.data(), told.data(), most * sizeof(std::int32_t));
   };
   tell();
 
@@ -316,14 +311,14 @@ std::int64_t ThroughputPass::tokens() const { return state_->home.tokens(); }
 
 const RouteAlgorithm& ThroughputPass::algorithm() const { return *state_->chosen.algorithm; }
 
-Call ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t rowBytes,
-                                 const std::shared_ptr<const PlanName>& inside) {
+RowsCall ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t rowBytes,
+                                     const std::shared_ptr<const PlanName>& inside) {
   if (!plans_->dispatch)
     plans_->dispatch =
         ownPlan(nameOf("token dispatch", algorithm()),
                 dispatchPlan(state_->known(topology_, rank_)), plans_->oldDispatch.get());
-  Call call{{}, tokens, rows, rowBytes};
-  call.own = plans_->dispatch;
+  RowsCall call{{tokens, rows, rowBytes}};
+  call.plan = plans_->dispatch;
   call.inside = inside;
   call.zeros = state_->here->padding;
   call.keep = state_;
@@ -333,7 +328,7 @@ Call ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t row
 void ThroughputPass::moveRows(Communicator& communicator, const void* tokens, void* rows,
                               std::size_t rowBytes, const std::shared_ptr<const PlanName>& inside,
                               void* stream) {
-  communicator.launch(dispatching(tokens, rows, rowBytes, inside), stream);
+  communicator.launch({dispatching(tokens, rows, rowBytes, inside)}, stream);
 }
 
 void ThroughputPass::sendRows(Communicator& communicator, const void* tokens, void* rows,
@@ -354,7 +349,7 @@ void ThroughputPass::sendRows(Communicator& communicator, const void* tokens, vo
   const auto kept = std::make_shared<Kept>(
       Kept{state_, std::make_unique_for_overwrite<std::byte[]>(sent * rowBytes),
            std::make_unique_for_overwrite<std::byte[]>(come * rowBytes)});
-  Call call = dispatching(kept->tokens.get(), kept->rows.get(), rowBytes, inside);
+  RowsCall call = dispatching(kept->tokens.get(), kept->rows.get(), rowBytes, inside);
   call.keep = kept;
   const moecclDataType_t wire = shape_.wire;
   call.prepare = [=, to = kept->tokens.get()] {
@@ -363,7 +358,7 @@ void ThroughputPass::sendRows(Communicator& communicator, const void* tokens, vo
   call.finish = [=, from = kept->rows.get()] {
     dequantise(wire, datatype, from, come, elements, static_cast<std::byte*>(rows));
   };
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
 void ThroughputPass::dispatch(Communicator& communicator, const void* tokens, void* rows,
@@ -371,16 +366,16 @@ void ThroughputPass::dispatch(Communicator& communicator, const void* tokens, vo
   sendRows(communicator, tokens, rows, shape_.tokenDatatype, nullptr, stream);
 }
 
-Call ThroughputPass::combining(const void* rows, void* output, std::size_t rowBytes,
-                               moecclDataType_t datatype) {
+RowsCall ThroughputPass::combining(const void* rows, void* output, std::size_t rowBytes,
+                                   moecclDataType_t datatype) {
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
     plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
                               plans_->oldCombine.get());
     plans_->weights = std::move(made.weights);
   }
-  Call call{{}, rows, output, rowBytes, datatype};
-  call.own = plans_->combine;
+  RowsCall call{{rows, output, rowBytes, datatype}};
+  call.plan = plans_->combine;
   call.zeros = state_->dropped;
   struct Kept {
     std::shared_ptr<const State> state;
@@ -393,40 +388,40 @@ Call ThroughputPass::combining(const void* rows, void* output, std::size_t rowBy
 void ThroughputPass::combine(Communicator& communicator, const void* rows, void* output,
                              bool forward, void* stream) {
   static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward");
-  Call call = combining(rows, output, shape_.combineRowBytes(), shape_.datatype);
+  RowsCall call = combining(rows, output, shape_.combineRowBytes(), shape_.datatype);
   if (!forward) call.inside = backward;
   if (forward && shape_.weighs()) {
     call.inputWeights = state_->here->weights;
     call.scratchWeights = plans_->weights;
   }
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
 void ThroughputPass::addUp(Communicator& communicator, const float* rows, float* tokens,
                            std::int64_t elements, std::function<void()> prepare, void* stream) {
   static const auto backward = std::make_shared<PlanName>("moecclPassDispatchBackward, weights");
-  Call call =
+  RowsCall call =
       combining(rows, tokens, static_cast<std::size_t>(elements) * sizeof(float), moecclFloat32);
   call.inside = backward;
   call.prepare = std::move(prepare);
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
-Call ThroughputPass::returning(const float* ofRows, void* ofChoices) {
+RowsCall ThroughputPass::returning(const float* ofRows, void* ofChoices) {
   if (!plans_->back)
     plans_->back = ownPlan(nameOf("route: gradients of weights", algorithm()),
                            returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
-  Call call{{}, ofRows, ofChoices, sizeof(float), moecclFloat32};
-  call.own = plans_->back;
+  RowsCall call{{ofRows, ofChoices, sizeof(float), moecclFloat32}};
+  call.plan = plans_->back;
   call.zeros = state_->notChosen;
   return call;
 }
 
 void ThroughputPass::returnWeights(Communicator& communicator, const float* rowWeightGradients,
                                    float* weightGradients, void* stream) {
-  Call call = returning(rowWeightGradients, weightGradients);
+  RowsCall call = returning(rowWeightGradients, weightGradients);
   call.keep = state_;
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
 void ThroughputPass::combineBackward(Communicator& communicator, const void* outputGradients,
@@ -442,7 +437,7 @@ void ThroughputPass::combineBackward(Communicator& communicator, const void* out
   };
   const auto kept = std::make_shared<Kept>(Kept{state_, {}});
   if (!communicator.device()) kept->ofWeights.resize(static_cast<std::size_t>(roomForRows()));
-  Call call = returning(kept->ofWeights.data(), weightGradients);
+  RowsCall call = returning(kept->ofWeights.data(), weightGradients);
   call.keep = kept;
   call.weighing = {shape_.datatype,
                    static_cast<std::byte*>(rowGradients),
@@ -450,7 +445,7 @@ void ThroughputPass::combineBackward(Communicator& communicator, const void* out
                    shape_.combineRowBytes(),
                    state_->here->weights.data(),
                    roomForRows()};
-  communicator.launch(std::move(call), stream);
+  communicator.launch({std::move(call)}, stream);
 }
 
 }  // namespace moeccl

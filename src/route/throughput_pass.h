@@ -17,7 +17,7 @@ class ThroughputPass final : public RoutePass {
  public:
   ThroughputPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  std::size_t countBytes() const override;
+  bool tellsOthers() const override { return true; }
   void begin(Communicator& communicator, const Routing& routing, void* stream) override;
   bool isCounted() const override { return true; }
   std::int64_t roomForRows() const override;
@@ -78,11 +78,12 @@ class ThroughputPass final : public RoutePass {
   void sendRows(Communicator& communicator, const void* tokens, void* rows,
                 moecclDataType_t datatype, const std::shared_ptr<const PlanName>& inside,
                 void* stream);
-  Call dispatching(const void* tokens, void* rows, std::size_t rowBytes,
-                   const std::shared_ptr<const PlanName>& inside);
-  Call combining(const void* rows, void* output, std::size_t rowBytes, moecclDataType_t datatype);
+  RowsCall dispatching(const void* tokens, void* rows, std::size_t rowBytes,
+                       const std::shared_ptr<const PlanName>& inside);
+  RowsCall combining(const void* rows, void* output, std::size_t rowBytes,
+                     moecclDataType_t datatype);
   // A call that brings a number for each row back to the row's choice.
-  Call returning(const float* ofRows, void* ofChoices);
+  RowsCall returning(const float* ofRows, void* ofChoices);
 
   const Topology topology_;
   const std::shared_ptr<const PlanName> beginName_, roomName_;

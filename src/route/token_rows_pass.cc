@@ -39,8 +39,7 @@ void TokenRowsPass::begin(Communicator& communicator, const Routing& routing, vo
     const auto here = positions_.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(token, here, position) == here) *here = position;
   }
-  rows_.begin(communicator,
-              {routing.tokens, positions_.data(), nullptr, routing.counts, routing.wrong}, stream);
+  rows_.begin(communicator, {routing.tokens, positions_.data(), nullptr, routing.wrong}, stream);
   const std::vector<std::int32_t>& admitted = rows_.admitted();
   dropped_ = 0;
   for (std::size_t i = 0; i < all && shape_.maxRows > 0; ++i) {

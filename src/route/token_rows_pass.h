@@ -15,7 +15,7 @@ class TokenRowsPass final : public RoutePass {
  public:
   TokenRowsPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  std::size_t countBytes() const override { return rows_.countBytes(); }
+  bool tellsOthers() const override { return rows_.tellsOthers(); }
   void begin(Communicator& communicator, const Routing& routing, void* stream) override;
   bool isCounted() const override { return true; }
   std::int64_t roomForRows() const override { return rows_.roomForRows(); }

@@ -66,22 +66,20 @@ void allToAll(benchmark::State& state, const std::vector<int>& nodes, const std:
   if (algorithm != "auto")
     parseAlgorithms("alltoall=" + algorithm, "call_bench", &settings.algorithms);
   moecclComm comm;
-  const auto comms = std::make_shared<CommState>();
-  addHandle(HandleKind::communicator, &comm, comms);
-  comms->communicator = HostCommunicator::over(
+  const std::shared_ptr<Communicator> communicator = HostCommunicator::over(
       std::make_unique<InstantTransport>(ranks),
       makeLocalWatch(Secret{}, 0,
                      std::vector<std::string>(static_cast<std::size_t>(ranks), "host")),
       Topology::uneven(nodes), settings);
-  comms->model = std::make_unique<CostModel>(Topology::uneven(nodes));
+  addHandle(HandleKind::communicator, &comm, communicator);
   std::vector<std::byte> in(block * ranks), out(block * ranks);
   const auto call = [&] {
     return moecclAllToAll(in.data(), out.data(), block, moecclUint8, &comm, nullptr);
   };
   call();  // makes the plan
   for (auto _ : state)
-    if (call() != moecclSuccess) state.SkipWithError(comms->lastError.c_str());
-  comms->communicator->destroy();
+    if (call() != moecclSuccess) state.SkipWithError(communicator->lastError().c_str());
+  communicator->destroy();
   removeHandle(HandleKind::communicator, &comm);
 }
 

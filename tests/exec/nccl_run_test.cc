@@ -47,7 +47,9 @@ struct Rank {
   Gpu::Stream stream = nullptr;
   std::vector<std::int32_t> input, output, expected;
   std::vector<Extent> scratch;
-  Call call;
+  Call call = {CollectiveCall{}};
+
+  CollectiveCall& collective() { return std::get<CollectiveCall>(call.what); }
 };
 
 // All ranks know the sizes, which differ.
@@ -73,10 +75,13 @@ class Machine {
                                              -1, true);
       it.run = std::make_unique<NcclRun>(std::make_shared<PreparedPlan>((*plans)[rank]));
       it.stream = it.gpu->newStream(false);
-      it.call = {{&algorithm, parameters}, nullptr, nullptr, count * 4, moecclInt32};
-      it.call.bounded = algorithm.collective == Collective::allToAllv;
+      it.collective() = {{nullptr, nullptr, count * 4, moecclInt32},
+                         algorithm.collective,
+                         {&algorithm, parameters}};
+      it.collective().bounded = algorithm.collective == Collective::allToAllv;
       if (isUneven(algorithm.collective))
-        for (int i = 0; i < topology.ranks(); ++i) it.call.rankBytes.push_back(sizeOf({i, i}) * 4);
+        for (int i = 0; i < topology.ranks(); ++i)
+          it.collective().rankBytes.push_back(sizeOf({i, i}) * 4);
       fill(rank);
     }
   }
@@ -130,13 +135,13 @@ class Machine {
     Rank& it = ranks_[static_cast<std::size_t>(rank)];
     for (int block = 0; block < contract_.inputBlocks(rank); ++block) {
       const Payload payload{rank, block};
-      it.call.inputTable.push_back({it.input.size() * 4, sizeOf(payload) * 4});
+      it.collective().inputTable.push_back({it.input.size() * 4, sizeOf(payload) * 4});
       for (std::size_t i = 0; i < sizeOf(payload); ++i)
         it.input.push_back(element(contract_, payload, i));
     }
     for (int block = 0; block < contract_.outputBlocks(rank); ++block) {
       const std::vector<Payload> terms = contract_.expected(rank, block);
-      it.call.outputTable.push_back({it.expected.size() * 4, sizeOf(terms[0]) * 4});
+      it.collective().outputTable.push_back({it.expected.size() * 4, sizeOf(terms[0]) * 4});
       for (std::size_t i = 0; i < sizeOf(terms[0]); ++i) {
         std::int32_t sum = 0;
         for (Payload term : terms) sum += element(contract_, term, i);
@@ -144,8 +149,8 @@ class Machine {
       }
     }
     it.output.assign(it.expected.size(), kPoison);
-    it.call.input = it.input.data();
-    it.call.output = it.output.data();
+    it.collective().input = it.input.data();
+    it.collective().output = it.output.data();
   }
 
   const Contract contract_;

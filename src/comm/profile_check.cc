@@ -1,6 +1,6 @@
 // Counts calls that are slower or faster than predicted by kFactor, and warns once where kOff of
 // kCalls are.
-#include "src/api/profile_check.h"
+#include "src/comm/profile_check.h"
 
 #include "src/base/text.h"
 

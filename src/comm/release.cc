@@ -1,6 +1,6 @@
 // Destroys each released communicator on a thread of its own. At the end of the process it waits a
 // second for these threads, then leaves the communicators that are left.
-#include "src/api/release.h"
+#include "src/comm/release.h"
 
 #include <pthread.h>
 
@@ -16,7 +16,6 @@
 
 #include "src/base/log.h"
 #include "src/bootstrap/signals.h"
-#include "src/comm/communicator.h"
 
 namespace moeccl {
 namespace {
@@ -25,15 +24,15 @@ namespace {
 struct Releasing {
   std::mutex mutex;
   std::condition_variable fewer;
-  using States = std::map<CommState*, std::function<void()>>;  // how to leave
-  States states;
-  std::vector<States> parents;  // of a process that was forked: never released
+  using Leavers = std::map<Communicator*, std::function<void()>>;
+  Leavers leavers;
+  std::vector<Leavers> parents;  // of a process that was forked: never released
 
   Releasing() {
     pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
                    [] {
                      // The threads are the parent's, and so is what they destroy.
-                     all().parents.push_back(std::exchange(all().states, {}));
+                     all().parents.push_back(std::exchange(all().leavers, {}));
                      all().mutex.unlock();
                    });
   }
@@ -48,36 +47,36 @@ void leaveAll() {
   constexpr std::chrono::seconds kPatience{1};
   Releasing& releasing = Releasing::all();
   std::unique_lock lock(releasing.mutex);
-  if (releasing.fewer.wait_for(lock, kPatience, [&] { return releasing.states.empty(); })) return;
-  const auto left = releasing.states;
+  if (releasing.fewer.wait_for(lock, kPatience, [&] { return releasing.leavers.empty(); })) return;
+  const auto left = releasing.leavers;
   lock.unlock();
-  for (const auto& [state, leave] : left) leave();
+  for (const auto& [communicator, leave] : left) leave();
 }
 
-void release(const std::shared_ptr<CommState>& state) {
+void release(const std::shared_ptr<Communicator>& communicator) {
   try {
-    state->communicator->destroy();
+    communicator->destroy();
   } catch (const std::exception& error) {
     log(LogLevel::info, {}, "moecclCommRelease: %s", error.what());
   }
   Releasing& releasing = Releasing::all();
   const std::lock_guard lock(releasing.mutex);
-  releasing.states.erase(state.get());
+  releasing.leavers.erase(communicator.get());
   releasing.fewer.notify_all();
 }
 
 }  // namespace
 
-void releaseLater(std::shared_ptr<CommState> state) {
+void releaseLater(std::shared_ptr<Communicator> communicator) {
   static const int kRegistered = std::atexit(leaveAll);
   static_cast<void>(kRegistered);
   Releasing& releasing = Releasing::all();
   {
     const std::lock_guard lock(releasing.mutex);
-    releasing.states[state.get()] = state->communicator->leaver();
+    releasing.leavers[communicator.get()] = communicator->leaver();
   }
   const SignalsBlocked blocked;
-  std::thread([state = std::move(state)] { release(state); }).detach();
+  std::thread([communicator = std::move(communicator)] { release(communicator); }).detach();
 }
 
 }  // namespace moeccl
