@@ -5,6 +5,7 @@
 using moeccl::boundary;
 using moeccl::require;
 using moeccl::streamOf;
+using moeccl::takeStream;
 
 moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
   const auto state = moeccl::hold(comm);
@@ -17,8 +18,8 @@ moecclResult_t moecclStreamCreate(moecclComm_t comm, moecclStream_t* stream) {
           moecclInvalidUsage,
           "comm is on GPUs, whose streams are CUDA's: make one with cudaStreamCreate");
     auto made = std::make_unique<moeccl::Stream>(host->sharedDomain());
-    moeccl::addHandle(moeccl::HandleKind::stream, made.get());
-    *stream = made.release();
+    moeccl::addHandle(moeccl::HandleKind::stream, streamHandle(*made));
+    *stream = streamHandle(*made.release());
   });
 }
 
@@ -39,9 +40,7 @@ moecclResult_t moecclStreamSynchronize(moecclStream_t stream) {
 moecclResult_t moecclStreamDestroy(moecclStream_t stream) {
   if (stream == nullptr) return moecclSuccess;
   return boundary("moecclStreamDestroy", nullptr, [&] {
-    moeccl::requireLive(moeccl::HandleKind::stream,
-                        moeccl::removeHandle(moeccl::HandleKind::stream, stream).state);
-    const std::unique_ptr<moeccl::Stream> freed(static_cast<moeccl::Stream*>(stream));
+    const std::unique_ptr<moeccl::Stream> freed(takeStream(stream));
     freed->synchronize();
   });
 }

@@ -14,8 +14,6 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/bootstrap/signals.h"
-#include "src/comm/host_communicator.h"
-#include "src/comm/stream.h"
 
 namespace moeccl {
 namespace {
@@ -106,7 +104,7 @@ void Domain::progressLoop() {
   announce();
 }
 
-bool Domain::hasWorkOnStreams() const { return std::ranges::any_of(streams_, &Stream::hasWork); }
+bool Domain::hasWorkOnStreams() const { return std::ranges::any_of(streams_, &Work::hasWork); }
 
 void Domain::wakeProgressThread() {
   if (!sleeps_ || !(stop_ || hasWorkOnStreams())) return;
@@ -200,7 +198,7 @@ bool Domain::poll() {
   // News first: whoever has revoked a communicator may have freed what its messages hold.
   bool anything = takeNews();
   anything |= transport_->progress();
-  for (HostCommunicator* communicator : communicators_) anything |= communicator->receiveWaiting();
+  for (Member* communicator : communicators_) anything |= communicator->receiveWaiting();
   for (std::size_t i = 0; i < streams_.size(); ++i) anything |= streams_[i]->advance();
   return anything;
 }
@@ -237,7 +235,7 @@ void Domain::letArrive() {
   }
 }
 
-void Domain::watch(HostCommunicator& communicator, Run& run, HostRun* collective,
+void Domain::watch(Member& communicator, Run& run, HostRun* collective,
                    std::chrono::milliseconds timeout) {
   watched_.push_back({&communicator, &run, collective, timeout, run.unfinished(), {}, {}});
 }
@@ -288,12 +286,12 @@ void Domain::lose(const Loss& loss) {
 void Domain::deliver(const Loss& loss) {
   lose(loss);
   losses_.push_back(loss);
-  for (HostCommunicator* communicator : communicators_) communicator->lost(loss);
+  for (Member* communicator : communicators_) communicator->lost(loss);
 }
 
 void Domain::deliver(const Notice& notice) {
   if (notice.comm >= numbers_.size()) return;
-  for (HostCommunicator* communicator : communicators_)
+  for (Member* communicator : communicators_)
     if (communicator->number() == notice.comm && communicator->accepts(notice)) return;
   if (notice.result == moecclInProgress) return;  // about calls that this rank has not made
   if (numbers_[notice.comm] >= NumberState::used) return;
@@ -318,7 +316,7 @@ bool Domain::reserve(int number) {
   return true;
 }
 
-void Domain::add(HostCommunicator& communicator) {
+void Domain::add(Member& communicator) {
   if (stop_)
     throw Error(moecclRemoteError,
                 "rank " + std::to_string(watch_->rank()) +
@@ -332,9 +330,9 @@ void Domain::add(HostCommunicator& communicator) {
   for (const Loss& loss : losses_) communicator.lost(loss);
 }
 
-bool Domain::remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit) {
+bool Domain::remove(Member& communicator, bool abrupt, std::chrono::milliseconds limit) {
   std::erase(communicators_, &communicator);
-  for (HostCommunicator* other : communicators_) other->forget(communicator);
+  for (Member* other : communicators_) other->forget(communicator);
   const bool inOrder = communicator.failure() == moecclSuccess && !communicator.wasShrunk();
   numbers_[communicator.number()] = inOrder ? NumberState::free : NumberState::failed;
   anyFailed_ |= !inOrder;
@@ -380,8 +378,8 @@ void Domain::forgetTheLost() {
     if (const auto* loss = std::get_if<Loss>(&next); loss != nullptr) lose(*loss);
 }
 
-void Domain::add(Stream& stream) { streams_.push_back(&stream); }
+void Domain::add(Work& stream) { streams_.push_back(&stream); }
 
-void Domain::remove(Stream& stream) { std::erase(streams_, &stream); }
+void Domain::remove(Work& stream) { std::erase(streams_, &stream); }
 
 }  // namespace moeccl

@@ -32,11 +32,48 @@
 
 namespace moeccl {
 
-class HostCommunicator;
-class Stream;
-
 class Domain {
  public:
+  // A communicator that has a share in the domain. The lock is held in all that a domain calls.
+  class Member {
+   public:
+    virtual std::uint32_t number() const = 0;
+    virtual moecclResult_t failure() const = 0;
+    virtual bool wasShrunk() const = 0;
+    // Posts receives that had to wait; returns whether there was one.
+    virtual bool receiveWaiting() = 0;
+    // Fails for a run of its own that has not advanced for so long.
+    virtual void timedOut(const Run& run, std::chrono::milliseconds timeout) = 0;
+    // For a run that does not advance: looks for messages of ranks that have made another call than
+    // this one, and asks about them.
+    virtual void compare(const HostRun& run, std::chrono::steady_clock::duration still) = 0;
+    // Tells the others for whom this rank waits in a run that is soon given up.
+    virtual void tellAwaited(const HostRun& run) = 0;
+    // Returns whether the notice was for this communicator.
+    virtual bool accepts(const Notice& notice) = 0;
+    // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
+    virtual void lost(const Loss& loss) = 0;
+    // Another communicator leaves the domain.
+    virtual void forget(const Member& other) = 0;
+
+   protected:
+    ~Member() = default;
+  };
+  // Work that goes on whenever anybody polls: a stream.
+  class Work {
+   public:
+    // Ends what is complete, begins what comes next; returns whether anything happened.
+    virtual bool advance() = 0;
+    // Whether somebody should poll for it.
+    virtual bool hasWork() const = 0;
+    virtual bool uses(const Member& communicator) const = 0;
+    // Drops what is queued for a communicator that is going away, after its transfers have ended.
+    virtual void forget(const Member& communicator) = 0;
+
+   protected:
+    ~Work() = default;
+  };
+
   // Threads that wait call `function` outside the lock; the progress thread does not. It may be
   // nullptr. `every`: how long a thread waits between two calls; 0: it calls after each look.
   struct Idle {
@@ -109,23 +146,23 @@ class Domain {
   void checkTimeouts();
   // Watches a run for a timeout (negative: none), until it is idle. `collective`: the same run if
   // it is of a collective, to be compared with what other ranks call; else nullptr.
-  void watch(HostCommunicator& communicator, Run& run, HostRun* collective,
+  void watch(Member& communicator, Run& run, HostRun* collective,
              std::chrono::milliseconds timeout);
   void unwatch(const Run& run);
   // `function` is called as soon as nobody holds the lock.
   void callSoon(std::function<void()> function) { due_.push_back(std::move(function)); }
 
   // Throws Error where the last one has left.
-  void add(HostCommunicator& communicator);
+  void add(Member& communicator);
   // The last one to leave closes the transport: gracefully within `limit`, unless `abrupt`. Returns
   // whether all ranks came to close it.
-  bool remove(HostCommunicator& communicator, bool abrupt, std::chrono::milliseconds limit);
+  bool remove(Member& communicator, bool abrupt, std::chrono::milliseconds limit);
   // Takes a run whose transfers would not end; it lives until the transport is closed.
   void keep(std::shared_ptr<void> run) { kept_.push_back(std::move(run)); }
-  void add(Stream& stream);
-  void remove(Stream& stream);
+  void add(Work& stream);
+  void remove(Work& stream);
 
-  // HostCommunicator numbers, which are part of all tags. One is free again when its communicator
+  // Communicators' numbers, which are part of all tags. One is free again when its communicator
   // has been destroyed in order, since all messages for this rank have then been received. One that
   // has failed is never used again, nor one that was shrunk: its messages, notices and posts may
   // still arrive. Ranks agree on the number of a new one while other threads may be agreeing on
@@ -136,8 +173,7 @@ class Domain {
   // Returns false when it is not free.
   bool reserve(int number);
   void unreserve(int number) { numbers_[static_cast<std::size_t>(number)] = NumberState::free; }
-  const std::vector<Stream*>& streams() const { return streams_; }
-  const std::vector<HostCommunicator*>& communicators() const { return communicators_; }
+  const std::vector<Work*>& streams() const { return streams_; }
   // Takes what has come for a communicator of that number, and throws it away; returns whether all
   // of that is over.
   bool drop(std::uint32_t number);
@@ -146,7 +182,7 @@ class Domain {
   using Clock = std::chrono::steady_clock;
 
   struct Watched {
-    HostCommunicator* communicator;
+    Member* communicator;
     Run* run;
     HostRun* collective;
     std::chrono::milliseconds timeout;
@@ -197,8 +233,8 @@ class Domain {
   std::unique_ptr<Trace> trace_;
   std::mutex mutex_;
   std::atomic<int> contenders_ = 0;
-  std::vector<HostCommunicator*> communicators_;
-  std::vector<Stream*> streams_;
+  std::vector<Member*> communicators_;
+  std::vector<Work*> streams_;
   std::vector<Watched> watched_;
   std::deque<Notice> early_;  // notices for communicators that this rank may still make
   std::vector<Loss> losses_;  // all of which communicators have heard

@@ -44,7 +44,7 @@ std::vector<GroupedCall> merged(std::vector<GroupedCall> calls) {
 
 // Calls that run at once: those on one stream, or those of relatives on no stream.
 struct Batch {
-  moecclStream_t stream;
+  Stream* stream;
   std::shared_ptr<Domain> domain;
   std::vector<Stream::Queued> calls;
 };
@@ -63,11 +63,12 @@ std::vector<Batch> batches(std::vector<GroupedCall>& calls) {
     for (GroupedCall& each : calls) {
       HostCommunicator* const host = hostOf(each);
       if (host == nullptr) continue;
+      Stream* const stream = each.stream == nullptr ? nullptr : streamOf(each.stream);
       const std::shared_ptr<Domain> domain = host->sharedDomain();
       auto batch = std::ranges::find_if(all, [&](const Batch& known) {
-        return known.stream == each.stream && known.domain == domain;
+        return known.stream == stream && known.domain == domain;
       });
-      if (batch == all.end()) batch = all.insert(all.end(), {each.stream, domain, {}});
+      if (batch == all.end()) batch = all.insert(all.end(), {stream, domain, {}});
       each.call.timeoutMs = host->callTimeoutMs();
       const std::uint32_t number = host->takeNumber(each.call);
       batch->calls.push_back({host, std::move(each.call), number});
@@ -99,7 +100,7 @@ void launchTogether(std::vector<GroupedCall> calls) {
   }
   std::vector<std::unique_ptr<Stream>> waited;
   for (Batch& batch : batches(calls)) {
-    Stream* stream = static_cast<Stream*>(batch.stream);
+    Stream* stream = batch.stream;
     if (stream == nullptr) {
       waited.push_back(std::make_unique<Stream>(batch.domain));
       stream = waited.back().get();

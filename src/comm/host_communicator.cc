@@ -10,7 +10,6 @@
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/comm/operands.h"
-#include "src/comm/stream.h"
 
 namespace moeccl {
 namespace {
@@ -218,7 +217,7 @@ void HostCommunicator::launch(Call call, void* stream) {
   if (stream == nullptr)
     run(call);
   else
-    static_cast<Stream*>(stream)->enqueue(*this, std::move(call));
+    static_cast<CallQueue*>(stream)->enqueue(*this, std::move(call));
 }
 
 void HostCommunicator::allgather(const void* send, void* recv, std::size_t bytes) {
@@ -264,8 +263,8 @@ void HostCommunicator::waitUntil(const std::function<bool()>& done) {
 void HostCommunicator::requireIdle() {
   Domain::Lock lock(*domain_);
   domain_->poll();
-  const bool queued =
-      std::ranges::any_of(domain_->streams(), [&](Stream* s) { return s->uses(*this); });
+  const bool queued = std::ranges::any_of(domain_->streams(),
+                                          [&](const Domain::Work* s) { return s->uses(*this); });
   if (failure_ == moecclSuccess && (queued || !isIdle()))
     throw Error(moecclInvalidUsage,
                 "calls of the communicator are unfinished; synchronise its streams first, or call "
@@ -277,11 +276,12 @@ void HostCommunicator::destroy() {
   Domain::Lock lock(*domain_);
   const auto isUsed = [&] {
     return failure_ == moecclSuccess &&
-           std::ranges::any_of(domain_->streams(), [&](Stream* s) { return s->uses(*this); });
+           std::ranges::any_of(domain_->streams(),
+                               [&](const Domain::Work* s) { return s->uses(*this); });
   };
   domain_->wait(lock, [&] { return !isUsed(); });
   if (failure_ != moecclSuccess) awaitTransfers(lock);
-  for (Stream* stream : domain_->streams()) stream->forget(*this);
+  for (Domain::Work* stream : domain_->streams()) stream->forget(*this);
   if (failure_ != moecclSuccess) {
     domain_->remove(*this, true, {});
     return;
@@ -300,7 +300,7 @@ void HostCommunicator::abort() {
   fail(moecclRemoteError, rank_, "rank " + std::to_string(rank_) + " aborted the communicator",
        true);
   awaitTransfers(lock);
-  for (Stream* stream : domain_->streams()) stream->forget(*this);
+  for (Domain::Work* stream : domain_->streams()) stream->forget(*this);
   domain_->remove(*this, true, {});
 }
 

@@ -25,7 +25,21 @@ namespace moeccl {
 // Longer than any transport takes; what is left is the domain's.
 inline constexpr std::chrono::milliseconds kGrace{3000};
 
-class HostCommunicator final : public Communicator {
+class HostCommunicator;
+
+// Calls that wait for those before them: a stream, as communicators know it. moecclStream_t points
+// to one.
+class CallQueue : public Domain::Work {
+ public:
+  // Adds a call; throws Error when the communicator is of another domain or has failed.
+  virtual void enqueue(HostCommunicator& communicator, Call call) = 0;
+  virtual void synchronize() = 0;
+
+ protected:
+  ~CallQueue() = default;
+};
+
+class HostCommunicator final : public Communicator, public Domain::Member {
  public:
   // Both are collective; they throw Error.
   static std::unique_ptr<Communicator> create(Oob& oob, const Settings& settings);
@@ -42,7 +56,7 @@ class HostCommunicator final : public Communicator {
   ~HostCommunicator() override;
 
   std::string transportName() override { return domain_->transport().name(); }
-  // `stream`: a Stream, or nullptr: returns when the call is complete.
+  // `stream`: a CallQueue, or nullptr: returns when the call is complete.
   void launch(Call call, void* stream) override;
   void allgather(const void* send, void* recv, std::size_t bytes) override;
   void exchange(const std::shared_ptr<const PlanName>& name, const std::vector<RankBytes>& sends,
@@ -65,9 +79,6 @@ class HostCommunicator final : public Communicator {
   std::uint32_t takeNumber(const Call& call);
   // For a call with a number that will not be given to any stream: the communicator fails.
   void giveUp(const std::string& why);
-  // Posts receives that had to wait; returns whether there was one. The domain's lock is held.
-  bool receiveWaiting() { return !waiting_.empty() && waiting_.advance(); }
-
   // For streams; the domain's lock is held. begin() starts a call; while proceed() says so, it has
   // another part. The call is over when it has none and its run is idle, or when its run failed; it
   // must then be handed to end(), which throws Error if it failed.
@@ -97,7 +108,7 @@ class HostCommunicator final : public Communicator {
   void end(const Call& call, const Active& active);
   // Throws the error that this communicator has failed with, if it has.
   void throwIfFailed() const;
-  moecclResult_t failure() const { return failure_; }
+  moecclResult_t failure() const override { return failure_; }
   // The same, from outside the lock, after a look at what has arrived.
   moecclResult_t asyncFailure() override;
   std::vector<int> failedRanks() override;
@@ -105,23 +116,16 @@ class HostCommunicator final : public Communicator {
   void revoke(const std::string& text) override;
   void dependOn(Communicator& whole) override;
 
-  // For the domain; its lock is held.
-  std::uint32_t number() const { return number_; }
-  bool wasShrunk() const { return shrinks_ > 0; }
-  void timedOut(const Run& run, std::chrono::milliseconds timeout);
-  // For a run that does not advance: looks for messages of ranks that have made another call than
-  // this one, and asks about them.
-  void compare(const HostRun& run, std::chrono::steady_clock::duration still);
-  // Tells the others for whom this rank waits in a run that is soon given up.
-  void tellAwaited(const HostRun& run);
-  // Returns whether the notice was for this communicator.
-  bool accepts(const Notice& notice);
-  // A rank of the domain is lost; if it is one of this communicator's, it is dead to it.
-  void lost(const Loss& loss);
-  // Another communicator leaves the domain.
-  void forget(const HostCommunicator& other) {
-    if (whole_ == &other) whole_ = nullptr;
-  }
+  // For the domain.
+  std::uint32_t number() const override { return number_; }
+  bool wasShrunk() const override { return shrinks_ > 0; }
+  bool receiveWaiting() override { return !waiting_.empty() && waiting_.advance(); }
+  void timedOut(const Run& run, std::chrono::milliseconds timeout) override;
+  void compare(const HostRun& run, std::chrono::steady_clock::duration still) override;
+  void tellAwaited(const HostRun& run) override;
+  bool accepts(const Notice& notice) override;
+  void lost(const Loss& loss) override;
+  void forget(const Member& other) override;
 
   // Waits for queued work of streams, then leaves the domain.
   void destroy() override;
@@ -188,6 +192,7 @@ class HostCommunicator final : public Communicator {
   bool remote_ = false;  // the failure is another rank's
   std::optional<Revocation> revocation_;
   const HostCommunicator* whole_ = nullptr;  // that it depends on
+  std::vector<HostCommunicator*> parts_;     // that depend on it
   // The first message of a rank that nobody has taken, for a call that is over.
   struct Suspect {
     Tag tag = 0;

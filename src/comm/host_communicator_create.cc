@@ -15,7 +15,6 @@
 #include "src/comm/host_communicator.h"
 #include "src/comm/introduction.h"
 #include "src/comm/shrink.h"
-#include "src/comm/stream.h"
 #include "src/exec/tag.h"
 
 namespace moeccl {

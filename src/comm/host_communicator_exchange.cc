@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "src/comm/host_communicator.h"
-#include "src/comm/stream.h"
 
 namespace moeccl {
 namespace {
@@ -65,7 +64,7 @@ void HostCommunicator::exchange(const std::shared_ptr<const PlanName>& name,
 }
 
 void HostCommunicator::read(std::span<const Reading> parts, void* stream) {
-  if (stream != nullptr) static_cast<Stream*>(stream)->synchronize();
+  if (stream != nullptr) static_cast<CallQueue*>(stream)->synchronize();
   for (const Reading& part : parts)
     if (part.bytes > 0) std::memcpy(part.to, part.from, part.bytes);
 }

@@ -96,14 +96,14 @@ void HostCommunicator::revoked(const Revocation& by) {
   if (revocation_) return;
   revocation_ = by;
   fail(moecclRemoteError, -1, by.message(), false);
-  for (HostCommunicator* other : domain_->communicators())
-    if (other->whole_ == this) other->revoked(by.ofWhole());
+  for (HostCommunicator* part : parts_) part->revoked(by.ofWhole());
 }
 
 void HostCommunicator::dependOn(Communicator& whole) {
   Domain::Lock lock(*domain_);
   auto& it = dynamic_cast<HostCommunicator&>(whole);
   whole_ = &it;
+  it.parts_.push_back(this);
   if (it.revocation_) revoked(it.revocation_->ofWhole());
 }
 
@@ -183,6 +183,11 @@ void HostCommunicator::lost(const Loss& loss) {
   else
     fail(moecclRemoteError, rank,
          "rank " + std::to_string(rank) + " on " + hostOf(rank) + " is dead: " + loss.why, false);
+}
+
+void HostCommunicator::forget(const Member& other) {
+  if (whole_ == &other) whole_ = nullptr;
+  std::erase_if(parts_, [&](const HostCommunicator* part) { return part == &other; });
 }
 
 const std::string& HostCommunicator::hostOf(int rank) const {

@@ -172,12 +172,12 @@ void Stream::synchronize() {
   throwIfFailed();
 }
 
-bool Stream::uses(const HostCommunicator& communicator) const {
+bool Stream::uses(const Domain::Member& communicator) const {
   return std::ranges::any_of(queue_,
                              [&](const Item& item) { return item.communicator == &communicator; });
 }
 
-void Stream::forget(const HostCommunicator& communicator) {
+void Stream::forget(const Domain::Member& communicator) {
   if (uses(communicator)) {
     if (failure_ == moecclSuccess) {
       failure_ = moecclInvalidUsage;

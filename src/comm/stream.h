@@ -14,15 +14,14 @@
 
 namespace moeccl {
 
-class Stream {
+class Stream final : public CallQueue {
  public:
   explicit Stream(std::shared_ptr<Domain> domain);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Adds a call; throws Error when the communicator is of another domain or has failed.
-  void enqueue(HostCommunicator& communicator, Call call);
+  void enqueue(HostCommunicator& communicator, Call call) override;
   // Calls that have their numbers (HostCommunicator::takeNumber).
   struct Queued {
     HostCommunicator* communicator;
@@ -36,7 +35,7 @@ class Stream {
   void requireRelative(HostCommunicator& communicator) const;
   // Whether all work is complete. Throws the error that stopped it, again and again.
   bool query();
-  void synchronize();
+  void synchronize() override;
 
   // `event` stands for all that is queued.
   void record(Event& event);
@@ -44,14 +43,11 @@ class Stream {
   // another domain.
   void wait(const Event& event);
 
-  // For the domain, whose lock is held: ends what is complete, begins what comes next; returns
-  // whether anything happened.
-  bool advance();
-  // Whether somebody should poll for it.
-  bool hasWork() const { return !queue_.empty() || !failing_.empty(); }
-  // Drops what is queued for a communicator that is going away, after its transfers have ended.
-  void forget(const HostCommunicator& communicator);
-  bool uses(const HostCommunicator& communicator) const;
+  // With the domain's lock held.
+  bool advance() override;
+  bool hasWork() const override { return !queue_.empty() || !failing_.empty(); }
+  void forget(const Domain::Member& communicator) override;
+  bool uses(const Domain::Member& communicator) const override;
 
  private:
   // A call, a place that an event stands for, or one to wait for.
@@ -68,7 +64,7 @@ class Stream {
   };
   // The run of a call that failed: it may not have ended yet.
   struct Leaving {
-    const HostCommunicator* communicator;
+    const Domain::Member* communicator;
     const Run* run;
     std::shared_ptr<const void> keep;  // whose the run is, where the communicator has it no longer
   };
@@ -96,10 +92,17 @@ class Stream {
   std::string failureText_;
 };
 
+// The handle of a stream, moecclStream_t.
+inline void* streamHandle(Stream& stream) { return static_cast<CallQueue*>(&stream); }
 // The stream that a handle stands for. Throws Error unless it is one that lives.
 inline Stream* streamOf(void* stream) {
   requireLive(HandleKind::stream, stream);
-  return static_cast<Stream*>(stream);
+  return static_cast<Stream*>(static_cast<CallQueue*>(stream));
+}
+// The same; the handle lives no more.
+inline Stream* takeStream(void* stream) {
+  requireLive(HandleKind::stream, removeHandle(HandleKind::stream, stream).state);
+  return static_cast<Stream*>(static_cast<CallQueue*>(stream));
 }
 
 }  // namespace moeccl

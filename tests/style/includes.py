@@ -28,6 +28,10 @@ HEADERS = [
     (r"(algorithms|include|src)/.*|kernels/(?!blas).*", r"(.*/)?cblas\w*\.h", "only kernels/blas* knows a BLAS"),
     (r"algorithms/.*", CLOCKS, "algorithms know no clocks"),
     (r"include/(?!moeccl/nccl\.h).*", CUDA, "public headers show no CUDA type; nccl.h alone may"),
+    (r"src/comm/domain\..*", r"src/comm/(communicator|host_communicator|stream)\.h",
+     "a domain knows its communicators and streams as Domain::Member and Domain::Work alone"),
+    (r"src/comm/(host_)?communicator.*", r"src/comm/stream\.h",
+     "streams use communicators, which know them as CallQueue alone"),
     (r"src/exec/.*", r"algorithms/(collective|registry)\.h",
      "executors do not know which collective or algorithm they run"),
 ]
