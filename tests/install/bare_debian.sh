@@ -102,7 +102,7 @@ make_debian() {
 
 # mount_copy: has a copy of the Debian at $new, with what a kernel and an administrator give a machine.
 mount_copy() {
-  local certificates=/etc/ssl/certs/ca-certificates.crt
+  local certificates=/etc/ssl/certs/ca-certificates.crt own=/usr/local/share/ca-certificates
   mkdir "$folder/upper" "$folder/work" "$new"
   mount -t overlay copy -o "lowerdir=$debian,upperdir=$folder/upper,workdir=$folder/work" "$new"
   mount --rbind /dev "$new/dev"
@@ -115,6 +115,8 @@ mount_copy() {
   if [[ $(sources) ]]; then sources >"$new/etc/apt/sources.list"; fi
   apt-config dump | grep -E '^Acquire::(https?|Check|Retries)' >"$new/etc/apt/apt.conf.d/99host" || true
   if [[ -e $certificates ]]; then install -D -m 644 "$certificates" "$new$certificates"; fi
+  # The package ca-certificates makes that file anew, of its own and of these.
+  if compgen -G "$own/*.crt" >/dev/null; then install -D -m 644 -t "$new$own" "$own"/*.crt; fi
   if [[ $ccache ]]; then mkdir "$new/ccache" && mount --bind "$ccache" "$new/ccache"; fi
 }
 
