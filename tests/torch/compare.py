@@ -9,6 +9,7 @@ PART is one or more of
     overlap     an exchange beside as much compute
     groups      20 new_group of half of the ranks
     layers      DeepSpeed's MoE layer, forward and backward, of the shapes below
+    lengths     moeccl.torch.MoE, whose number of tokens changes in every pass, beside one whose number stays
 
 Both backends live in one job and take turns, so that whatever disturbs one disturbs the other. A time is that of the
 slowest rank; a ratio is the median over repetitions of Gloo's time divided by moeccl's. Rank 0 prints Markdown. VENV
@@ -313,6 +314,42 @@ def layers(job, say):
     return results
 
 
+def lengths(job, say):
+    """Rounds of passes with as many tokens together, so their exchanges and products are of as many rows."""
+    import moeccl.torch
+
+    results = {}
+    mean, model, experts, choices = 256, 256, 64, 8
+    sizes = [mean + (1 if place % 2 else -1) * (place // 2 + 1) * mean // 8 for place in range(8)]
+    assert sum(sizes) == mean * len(sizes) and len(set(sizes)) == len(sizes)
+    generator = torch.Generator().manual_seed(job.rank)
+    tokens = torch.randn(2 * mean, model, generator=generator)
+    indices = torch.rand(2 * mean, experts, generator=generator).topk(choices).indices
+    weights = torch.rand(2 * mean, choices, generator=generator)
+    say("| 8 passes, forward and backward | 256 tokens each, ms | 128 to 384 tokens, ms | times faster (quartiles) |",
+        "|---|---|---|---|")
+    for what, options in {"dropless": {}, "capacity 1.0": {"capacity_factor": 1.0}}.items():
+        def made():
+            torch.manual_seed(job.rank)
+            own = [torch.nn.Linear(model, model, bias=False) for _ in range(experts // job.ranks)]
+            return moeccl.torch.MoE(own, num_experts=experts, **options)
+
+        layers = {"fixed": made(), "changing": made()}
+
+        def step(name):
+            layer = layers[name]
+            for size in sizes if name == "changing" else [mean] * len(sizes):
+                layer.zero_grad()
+                source = tokens[:size].clone().requires_grad_()
+                layer(source, indices[:size], weights[:size]).sum().backward()
+
+        results[what] = summary(job.turns({name: lambda name=name: step(name) for name in layers}, least=15), "fixed")
+        low, middle, high = results[what]["changing"]["ratio"]
+        say(f"| {what} | {results[what]['fixed']['ms']:.2f} | {results[what]['changing']['ms']:.2f} | "
+            f"{middle:.3f} ({low:.3f} to {high:.3f}) |")
+    return results
+
+
 def write_csv(path, cluster, results):
     with open(path, "a", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -326,7 +363,7 @@ def write_csv(path, cluster, results):
                         rows.writerow((cluster, part, case, name, f"{each[name]['ms']:.4g}", *(ratio or ("", "", ""))))
 
 
-PARTS = {"exchanges": exchanges, "overlap": overlap, "groups": groups, "layers": layers}
+PARTS = {"exchanges": exchanges, "overlap": overlap, "groups": groups, "layers": layers, "lengths": lengths}
 
 
 def main():
