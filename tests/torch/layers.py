@@ -594,6 +594,49 @@ def experts_in_a_plain_list():
 
 
 @check
+def routings_are_replayed():
+    """Other weights, of a gate that has changed, for the experts that were chosen before it did."""
+    for top_k in (1, 2):
+        case = Case(top_k=top_k)
+        first, _, _ = case.step()
+        chosen = case.layer.chosen()
+        assert torch.equal(case.step(call=lambda tokens: case.layer(tokens, chosen))[0], first)
+        with torch.no_grad():
+            case.gate.weight.data += random(case.gate.weight.shape, 9)
+        case.step()
+        assert not torch.equal(case.layer.chosen(), chosen)
+        # Nobody chose for the first token.
+        chosen = torch.cat([torch.full_like(chosen[:1], -1), chosen[1:]])
+        results = []
+        for replayed in (True, False):
+            case.layer.zero_grad()
+            case.gate.zero_grad()
+
+            def call(tokens):
+                if replayed:
+                    return case.layer(tokens, chosen)
+                weights = torch.softmax(case.gate(tokens), -1).gather(1, chosen.clamp(min=0))
+                weights = weights / weights.sum(-1, keepdim=True) if top_k > 1 else weights
+                return case.layer(tokens, chosen, weights)
+
+            output, loss, tokens = case.step(call=call)
+            loss.backward()
+            gradients = [each.grad for each in (tokens, case.gate.weight, *case.layer.parameters())]
+            results.append([output, *gradients])
+            assert torch.equal(case.layer.chosen(), chosen) and (output[0] == 0).all()
+        for ours, theirs in zip(*results):
+            assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14), (top_k, (ours - theirs).abs().max())
+        case.layer(case.tokens(case.batch, 0), chosen)
+        assert case.layer.balance_loss() > 0
+    tokens = case.tokens(case.batch, 0)
+    raises(lambda: case.layer(tokens, chosen[1:]), str((len(chosen) - 1, 2)), "[tokens, k]")
+    raises(lambda: case.layer(tokens, chosen + 9), "to 7")
+    raises(lambda: moeccl.torch.MoE([Expert(RANK)])(tokens, chosen), "no gate")
+    raises(lambda: Case(gate="pair").layer(tokens, chosen), "bring both")
+    raises(lambda: case.layer(tokens, weights=torch.ones(len(tokens), 2)), "weights come with indices")
+
+
+@check
 def prediction_and_explanation():
     case = run(Case())
     text = case.layer.explain()

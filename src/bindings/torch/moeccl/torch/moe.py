@@ -33,6 +33,13 @@ def _top_k(logits, k):
     return indices, weights if k == 1 else weights / weights.sum(-1, keepdim=True)
 
 
+def _weights_of(indices, logits):
+    """Those that the logits give to experts which were chosen before. -1: 0. Other wrong indices are found behind it."""
+    made = indices >= 0
+    weights = torch.softmax(logits, -1).gather(1, indices.long().clamp(0, logits.shape[1] - 1)) * made
+    return weights if indices.shape[1] == 1 else weights / weights.sum(-1, keepdim=True).where(made.any(-1, keepdim=True), 1)
+
+
 def _one_row(rows):
     """A row in the place of none, whose result nobody uses."""
     return torch.cat([rows, rows.new_ones(1, rows.shape[1])])
@@ -44,6 +51,7 @@ class MoE(Owner, torch.nn.Module):
         layer = MoE(experts, gate)
         output = layer(tokens)                       # [..., M] to [..., M]
         output = MoE(experts)(tokens, indices, weights)
+        output = layer(tokens, chosen)               # by a routing of before, of layer.chosen(), with weights by the gate
 
     experts      A ModuleList or a list of this rank's experts, each called with its rows [n, M] (n may be 0), of which it
                  makes rows [n, M]. Or one module for all of this rank's experts, called with (rows, begins): rows
@@ -212,10 +220,10 @@ class MoE(Owner, torch.nn.Module):
 
     def forward(self, tokens, indices=None, weights=None):
         flat = tokens.reshape(-1, tokens.shape[-1])
-        if indices is None:
-            indices, weights = self._route_or_fail(flat)
-        elif weights is None:
-            self._fail(ValueError("indices come with weights"))
+        if weights is None:
+            indices, weights = self._route_or_fail(flat, indices)
+        elif indices is None:
+            self._fail(ValueError("weights come with indices"))
         else:
             self._routed = None, indices
         return self._exchange(flat, indices, weights).reshape(tokens.shape)
@@ -243,6 +251,11 @@ class MoE(Owner, torch.nn.Module):
     def z_loss(self):
         """Of the last forward pass, to be added to the loss with a factor such as 0.001: router_z_loss."""
         return router_z_loss(self._last_routing(True)[0])
+
+    def chosen(self):
+        """The indices [n, k] of this rank's tokens in the last forward pass. layer(tokens, chosen) goes by them again, with weights
+        by the gate's logits as they are then."""
+        return self._last_routing(False)[1]
 
     def loads(self):
         """int64 [num_experts]: how often this rank's tokens chose each expert in the last forward pass."""
@@ -294,15 +307,16 @@ class MoE(Owner, torch.nn.Module):
     def _replicas(self):
         return self.grid.replica_set if self.gradients is not None else None
 
-    def _route_or_fail(self, tokens):
+    def _route_or_fail(self, tokens, chosen):
         if torch.compiler.is_compiling():
-            return self._route(tokens)
+            return self._route(tokens, chosen)
         try:
-            return self._route(tokens)
+            return self._route(tokens, chosen)
         except Exception as error:
             self._fail(error)
 
-    def _route(self, tokens):
+    def _route(self, tokens, chosen):
+        """Indices and weights, by the gate; chosen: the indices of a routing that is replayed."""
         if self.gate is None:
             raise ValueError("the layer has no gate; call it with tokens, indices and weights")
         routing = self.gate(tokens)
@@ -312,9 +326,13 @@ class MoE(Owner, torch.nn.Module):
             if routing.shape != (tokens.shape[0], self.num_experts):
                 raise ValueError(f"the gate returned logits {tuple(routing.shape)}; they must be [tokens, experts], "
                                  f"{(tokens.shape[0], self.num_experts)}")
-            indices, weights = _top_k(routing, self.top_k)
+            if chosen is not None and (chosen.dim() != 2 or len(chosen) != len(tokens)):
+                raise ValueError(f"indices are {tuple(chosen.shape)}; they must be [tokens, k], of {len(tokens)} tokens")
+            indices, weights = _top_k(routing, self.top_k) if chosen is None else (chosen, _weights_of(chosen, routing))
             self._routed = routing, indices
             return indices, weights
+        if chosen is not None:
+            raise ValueError("indices come without weights, and the gate returns no logits to make weights of; bring both")
         if len(routing) == 3:
             logits, weights, indices = routing
         elif len(routing) == 2:
