@@ -186,6 +186,8 @@ moecclResult_t moecclProfileFit(moecclProfile_t profile) {
     fitted.fingerprint = it.profile->fingerprint;
     fitted.date = it.profile->date;
     fitted.command = it.profile->command;
+    fitted.duration = it.profile->duration;
+    fitted.doubts = it.profile->doubts;
     for (const moeccl::Curve& curve : it.curves) fitted.add(curve.key, curve.samples);
     for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
       if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/bootstrap/digest.h"
 #include "src/bootstrap/hardware.h"
@@ -79,6 +80,10 @@ void adoptProfile(Communicator& communicator, const ProfileSource& source) {
       throw Error(
           moecclInvalidUsage,
           stringf("ranks came with different profiles: rank %zu with another than rank 0", rank));
+  if (communicator.rank() == 0 && profile != nullptr && !profile->doubts.empty())
+    log(LogLevel::warn, {communicator.rank(), communicator.ranks()},
+        "the profile may be wrong, as moeccl-fit wrote it with --force: %s (1 of %zu doubts)",
+        profile->doubts[0].c_str(), profile->doubts.size());
   communicator.setProfile(std::move(profile), communicator.model().ranksOnNode());
 }
 

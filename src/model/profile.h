@@ -116,8 +116,12 @@ struct LinkFit {
 class Profile {
  public:
   Fingerprint fingerprint;
-  std::string date;              // for people
-  std::string command;           // which measured, for people
+  std::string date;     // for people
+  std::string command;  // which measured, for people
+  double duration = 0;  // seconds that it took, for people; 0: unknown
+  // Why it may be wrong, for people: what was busy or impossible while it was measured. A profile
+  // has these only where somebody insisted on it.
+  std::vector<std::string> doubts;
   std::optional<LinkFit> links;  // src/model/link_fit.h
 
   // By collective, then group, then algorithm.

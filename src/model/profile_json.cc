@@ -5,7 +5,7 @@
 //    "fingerprint": {"ranksPerNode": [4, 4], "processor": "...", "processorsPerNode": 8,
 //                    "transport": "ucx 1.13.1", "library": "0.1.0",
 //                    "network": "1000 Mb/s MTU 1500"},
-//    "date": "...", "command": "...",
+//    "date": "...", "command": "...", "duration": 120.5, "doubts": ["..."],
 //    "curves": [{"collective": "alltoall", "algorithm": "...", "where": "2x4",
 //                "fit": {"alpha": 1e-05, "beta": 8e-10,
 //                        "r2": 0.99, "medianError": 0.01, "worstError": 0.04},
@@ -20,8 +20,9 @@
 //    "links": {"costs": {"overheadInNode": 3e-07, ...}, "medianError": 0.2, "worstError": 0.9}}
 //
 // Seconds, bytes, and seconds per byte (beta) and per product or element (local). Fits are taken as
-// they are; those who change samples by hand call for new ones (Profile::refit). "beyond", "local",
-// its passes, "links" (src/model/links.h) and "network" may be missing.
+// they are; those who change samples by hand call for new ones (Profile::refit). "duration",
+// "doubts", "beyond", "local", its passes, "links" (src/model/links.h) and "network" may be
+// missing.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -41,7 +42,8 @@ constexpr const char* kSchema = "moeccl-profile";
 constexpr int kSchemaVersion = 2;
 constexpr JsonLimits kLimits = {
     .bytes = kMaxProfileBytes, .depth = 16, .values = std::size_t{2} << 20, .textBytes = 65536};
-constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16;
+constexpr std::size_t kMaxNodes = 1 << 20, kMaxCurves = 1 << 16, kMaxSamples = 1 << 16,
+                      kMaxDoubts = 1 << 16;
 constexpr int kMaxCount = std::numeric_limits<int>::max();
 // Bounds coefficients, errors and what local work is made of, which keeps predictions finite. (Less
 // than one byte or product would make coefficients of samples that are beyond it.)
@@ -224,10 +226,14 @@ std::string print(const Profile& profile) {
     if (const Local* local = profile.local(pass))
       locals +=
           (locals.empty() ? "\n  \"" : ",\n  \"") + std::string(name) + "\": " + printLocal(*local);
+  const auto doubt = [](const std::string& text) { return shown(text); };
   return "{\"schema\": " + shown(kSchema) +
          ",\n \"schemaVersion\": " + std::to_string(kSchemaVersion) +
          ",\n \"fingerprint\": " + printFingerprint(profile.fingerprint) +
          ",\n \"date\": " + shown(profile.date) + ",\n \"command\": " + shown(profile.command) +
+         (profile.duration > 0 ? ",\n " + field("duration", profile.duration) : "") +
+         (profile.doubts.empty() ? ""
+                                 : ",\n \"doubts\": " + printList(profile.doubts, "  ", doubt)) +
          ",\n \"curves\": " + printList(profile.curves(), "  ", printCurve) + ",\n \"local\": {" +
          locals + "}" + (profile.links ? ",\n \"links\": " + printLinks(*profile.links) : "") +
          "}\n";
@@ -243,6 +249,10 @@ Profile parseProfile(std::string_view text) {
   profile.fingerprint = readFingerprint(root["fingerprint"]);
   profile.date = root["date"].text();
   profile.command = root["command"].text();
+  if (root.has("duration")) profile.duration = root["duration"].number(0, kMaxSeconds);
+  if (root.has("doubts"))
+    profile.doubts =
+        root["doubts"].list(1, kMaxDoubts, [](const JsonReader& doubt) { return doubt.text(); });
   profile.setCurves(root["curves"].list(0, kMaxCurves, readCurve));
   if (root.has("local")) {
     const JsonReader local = root["local"];

@@ -2,8 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <fstream>
+#include <sstream>
 
 #include "tests/api/profiles.h"
+#include "tests/temporary_folder.h"
 
 namespace moeccl::test {
 namespace {
@@ -48,6 +51,37 @@ TEST(ProfileCheck, CallsThatAreMuchFasterAreToldOncePerRank) {
 
 TEST(ProfileCheck, CallsThatAreMuchSlowerAreToldOncePerRank) {
   EXPECT_EQ(countIn(warningsWhere(1e-8, true), "come late"), 2);
+}
+
+// Of a profile that moeccl-fit wrote by --force.
+TEST(ProfileCheck, DoubtsAreToldOnce) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "profile.json";
+  runJob({.ranks = 2, .nodes = {1, 1}, .algorithms = {}}, [&](moecclComm_t comm, int rank) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileCreate(comm, &profile), comm);
+    addLine(profile, {"alltoall", "linear", 1, 0}, comm, nullptr);
+    check(moecclProfileFit(profile));
+    if (rank == 0) check(moecclProfileSave(profile, path.c_str()));
+    check(moecclProfileDestroy(profile));
+  });
+  std::ostringstream read;
+  read << std::ifstream(path).rdbuf();
+  std::string text = read.str();
+  text.insert(text.find("\"curves\""), "\"doubts\": [\"node 7 was busy\", \"another\"], ");
+  std::ofstream(path) << text;
+  testing::internal::CaptureStderr();
+  runJob({.ranks = 2, .nodes = {1, 1}, .algorithms = {}}, [&](moecclComm_t comm, int) {
+    moecclProfile_t profile = nullptr;
+    check(moecclProfileLoad(path.c_str(), &profile));
+    check(moecclCommSetProfile(comm, profile), comm);
+    check(moecclProfileDestroy(profile));
+  });
+  EXPECT_EQ(
+      countIn(testing::internal::GetCapturedStderr(),
+              "the profile may be wrong, as moeccl-fit wrote it with --force: node 7 was busy "
+              "(1 of 2 doubts)"),
+      1);
 }
 
 // A stream's calls wait for each other, and for the caller.

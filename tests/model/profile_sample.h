@@ -16,6 +16,8 @@ inline Profile sampleProfile() {
   profile.fingerprint = {{4, 4}, "Some \"CPU\" @ 2 GHz", 8, "ucx 1.13.1", "0.1.0"};
   profile.date = "2026-01-02";
   profile.command = "moeccl-fit\t\xc3\xa9";
+  profile.duration = 120.25;
+  profile.doubts = {"node 0 was \"busy\"", "one more"};
   profile.add({"alltoall", "b:radix=4", "4+4"}, lineOf(1e-5, 1e-9));
   profile.add({"alltoall", "a", "4+4"}, lineOf(3e-5, 1.0 / 3 * 1e-9));
   profile.add({"alltoall", "a", "4"}, lineOf(1e-6, 1e-10));
