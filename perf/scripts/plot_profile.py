@@ -5,14 +5,16 @@
     plot_profile.py --map MAP.json --output report.html PROFILE.json      with maps, from moeccl-fit --map
     plot_profile.py --png FOLDER [--map MAP.json] PROFILE.json            the pictures alone, as files
 
-The page begins with what links cost, and which algorithm and schedule is the fastest where, and how sure that is.
-Then, for each group of ranks: samples and fitted lines of every collective, a colour for each algorithm; below them
-the errors of the lines at the samples; and a table of alpha, beta, R2 and the worst error, in which curves that say
-little are marked. Errors are predicted / measured - 1. Bars are as long as the middle half of the repetitions is wide.
+The page begins with pictures: what links carry, and which algorithm and schedule is the fastest where. Then, for each
+group of ranks: samples and fitted lines of every collective, a colour for each algorithm, and below them the errors of
+the lines at the samples. Errors are predicted / measured - 1. Bars are as long as the middle half of the repetitions
+is wide. Behind each picture its numbers are folded: how sure a lead is; alpha, beta, R2 and the worst error of lines.
+Curves that say little are marked there. Sizes in tables are rounded to powers of two.
 """
 import argparse
 import base64
 import html
+import math
 import os
 import re
 import sys
@@ -22,7 +24,10 @@ from tool_json import load_json
 
 COLLECTIVES_PER_PICTURE = 4
 NOISY = 0.2  # the median error of a curve from which on it says little
-SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PPMoE": "#5bb974"}
+# Colours that all people can tell apart: none is red or green.
+COLOURS = ("#0072b2", "#e69f00", "#56b4e9", "#cc79a7", "#5b4ea2", "#f0e442", "#7f7f7f", "#8c564b", "#17becf", "#000000",
+           "#c5b0d5", "#c49c94", "#ffbb78", "#9edae5", "#1f3a5f")
+SCHEDULE_COLOURS = {"baseline": "#bbbbbb", "S1": "#4c9be8", "S2": "#f2a541", "PPMoE": "#8f7cc3"}
 OTHER_COLOUR = "#d98cb3"
 MARKERS = "osD^vP*X<>"
 STYLES = ("-", "--", "-.", ":")
@@ -33,6 +38,11 @@ def size_text(size):
         if size >= unit:
             return f"{size / unit:g}{text}"
     return f"{size:g}"
+
+
+def rounded_text(size):
+    """The nearest power of two."""
+    return size_text(2 ** round(math.log2(size)))
 
 
 def time_text(seconds):
@@ -63,16 +73,9 @@ def base_name(curve):
 
 
 def colours_of(curves):
-    """One colour for each algorithm, the same on the whole page; those of one collective differ."""
-    beside = {}
-    for curve in curves:
-        beside.setdefault(curve["collective"], {})[base_name(curve)] = True
-    numbers = {}
-    for name in sorted({base_name(curve) for curve in curves}):
-        taken = {numbers[other] for names in beside.values() if name in names
-                 for other in names if other in numbers}
-        numbers[name] = next(number for number in range(len(numbers) + 1) if number not in taken)
-    return {name: f"C{number % 10}" for name, number in numbers.items()}
+    """One colour for each algorithm, the same on the whole page."""
+    names = sorted({base_name(curve) for curve in curves})
+    return {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(names)}
 
 
 def look(curves, index, colours):
@@ -146,7 +149,7 @@ def plot_local(pyplot, name, samples):
     for index, (kind, mine) in enumerate(sorted(kinds.items())):
         text = "M {:g}, H {:g}, E {:g}, k {:g}".format(*kind[:4]) + (f", f {kind[4]}" if kind[4] > 1 else "")
         axis.plot([s["tokens"] for s in mine], [s["seconds"] for s in mine], marker=MARKERS[index % len(MARKERS)],
-                  markersize=4, label=text, color=f"C{index % 10}")
+                  markersize=4, label=text, color=COLOURS[index % len(COLOURS)])
     size_axis(axis, [sample["tokens"] for sample in samples])
     axis.set_yscale("log")
     axis.yaxis.set_major_formatter(lambda seconds, _: time_text(seconds))
@@ -219,7 +222,16 @@ def noisy_text(curves):
         + "".join(f"<li>{html.escape(name)}</li>\n" for name in noisy) + "</ul>\n"
 
 
-def curve_table(groups):
+def least_alpha(profile, where):
+    """Half of what a pair takes: no call on links of that kind takes less."""
+    crosses = re.search(r"[+@]|\b(?!1x)\d+x", where.split(" on ")[-1])
+    times = [seconds for (pair, _), times in pairs_of(profile).items() for _, seconds in times
+             if (pair == "2x1") == bool(crosses)]
+    return min(times, default=0) / 2
+
+
+def curve_table(groups, least):
+    """Least: below that an alpha says nothing."""
     rows, marked = [], set()
     for collective, curves in groups.items():
         for curve in curves:
@@ -227,7 +239,8 @@ def curve_table(groups):
             if is_noisy(curve):
                 marked.add(len(rows))
             beta = f"{fit['beta'] * 1e9:.4g} ns" if fit["beta"] > 0 else "-"
-            rows.append((collective, curve["algorithm"], time_text(fit["alpha"]), beta, rate_text(fit["beta"]),
+            alpha = time_text(fit["alpha"]) if fit["alpha"] > 0 and fit["alpha"] >= least else "-"
+            rows.append((collective, curve["algorithm"], alpha, beta, rate_text(fit["beta"]),
                          f"{fit['r2']:.4f}", f"{100 * fit['medianError']:.1f} %", f"{100 * fit['worstError']:.0f} %",
                          str(len(curve["samples"]))))
     return table(rows, ("collective", "algorithm", "&alpha;", "&beta; per byte", "1 / &beta;", "R<sup>2</sup>",
@@ -245,34 +258,73 @@ def rate_text(beta):
     return f"{1e-9 / beta:.3g} GB/s" if beta > 0 else "-"
 
 
-def ranks_of_nodes(where):
-    """"2x4", "1x4+1x3", "mp2,ep4,esp2 on 2x4", each perhaps with ", alone"; "1@0+2@1": ranks @ node."""
-    ranks = {}
-    for first, kind, second in re.findall(r"(\d+)([x@])(\d+)", where.split(" on ")[-1]):
-        if kind == "@":
-            ranks[second] = ranks.get(second, 0) + int(first)
-        else:
-            ranks.update({len(ranks) + node: int(second) for node in range(int(first))})
-    return list(ranks.values())
+# Of ranks in a node and of two nodes.
+PAIRS = {"1x2": "in a node", "2x1": "between nodes"}
 
 
-def links_table(links, groups):
-    """Of the links that samples of these groups tell of; the others are typical ones."""
-    cost = links["costs"]
-    groups = [ranks_of_nodes(where) for where in groups]
-    unknown = ("not measured", "not measured")
-    in_node = (time_text(cost["overheadInNode"] + cost["latencyInNode"]), rate_text(cost["betaInNode"]))
-    # What a rank sends passes its own link and the uplink.
-    between = (time_text(cost["overheadBetween"] + cost["latencyBetween"]),
-               rate_text(cost["betaBetween"] + cost["betaUplink"]))
-    uplink = (f"{time_text(cost['gapUplink'])} of each message", rate_text(cost["betaUplink"]))
-    crossed = any(len(ranks) > 1 for ranks in groups)
-    rows = [("in a node", *(in_node if any(count > 1 for ranks in groups for count in ranks) else unknown)),
-            ("between nodes, one rank", *(between if crossed else unknown)),
-            ("a node's uplink, shared by its ranks", *(uplink if crossed else unknown))]
-    return table(rows, ("link", "latency", "bandwidth")) \
-        + f"<p>Plans priced by these links are {100 * links['medianError']:.0f} % off what was measured in the " \
-          f"median, {100 * links['worstError']:.0f} % at the most.</p>\n"
+def pairs_of(profile):
+    """(where, alone?) -> [(bytes that a rank gets, seconds of the fastest algorithm)]"""
+    pairs = {}
+    for curve in profile["curves"]:
+        where, alone = re.fullmatch("(.*?)(, alone)?", curve["where"]).groups()
+        if curve["collective"] == "alltoall" and where in PAIRS:
+            fastest_at = pairs.setdefault((where, bool(alone)), {})
+            for sample in curve["samples"]:
+                size = sample["bytes"] / 2
+                fastest_at[size] = min(sample["seconds"], fastest_at.get(size, math.inf))
+    return {key: sorted(times.items()) for key, times in sorted(pairs.items())}
+
+
+def sharing(profile, where, alone):
+    """How many pairs exchange at once through what they share: an uplink of the first node."""
+    return min((profile["fingerprint"]["ranksPerNode"] * 2)[:2]) if where == "2x1" and not alone else 1
+
+
+def plot_links(pyplot, profile):
+    """Time and rate of an exchange of two ranks over its size."""
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4.2))
+    for (where, alone), times in pairs_of(profile).items():
+        at_once = sharing(profile, where, alone)
+        style = {"color": COLOURS[list(PAIRS).index(where)], "linestyle": "-" if alone else "--",
+                 "marker": "o" if alone else "s", "markersize": 4,
+                 "label": f"{PAIRS[where]}, " + ("one pair alone" if alone else f"{at_once} pairs together" if at_once > 1
+                                                 else "all pairs at once")}
+        sizes = [size for size, _ in times]
+        left.plot(sizes, [seconds for _, seconds in times], **style)
+        right.plot(sizes, [at_once * size / seconds for size, seconds in times], **style)
+    for axis, label, text in ((left, "time of an exchange", time_text), (right, "bytes that pass in a second", rate_axis_text)):
+        size_axis(axis, [size for times in pairs_of(profile).values() for size, _ in times])
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter(lambda value, _, text=text: text(value))
+        axis.set_yticks([], minor=True)
+        axis.set(xlabel="bytes that a rank gets from the other", ylabel=label)
+    left.legend(fontsize=8, frameon=False)
+    figure.suptitle("What links carry", fontsize=12)
+    figure.tight_layout()
+    return figure
+
+
+def rate_axis_text(rate):
+    return f"{rate / 1e9:g} GB/s" if rate >= 1e9 else f"{rate / 1e6:g} MB/s"
+
+
+def links_table(profile):
+    """Of what pairs have measured."""
+    pairs = pairs_of(profile)
+    rows = []
+    for where, link in PAIRS.items():
+        alone, together = (pairs.get((where, each)) for each in (True, False))
+        latency = min((seconds for times in (alone, together) if times for _, seconds in times), default=None)
+        row = [link, "not measured" if latency is None else time_text(latency)]
+        for times, each in ((alone, True), (together, False)):
+            row.append(rate_text(times[-1][1] / times[-1][0] / sharing(profile, where, each)) if times else "not measured")
+        rows.append(row)
+    text = table(rows, ("ranks", "latency", "bandwidth of a pair alone", "of all through an uplink, or of each in a node"))
+    links = profile.get("links")
+    if not links:
+        return text
+    return text + f"<p>Plans that were not measured are priced by links. Such prices are {100 * links['medianError']:.0f} % " \
+        f"off what was measured in the median, {100 * links['worstError']:.0f} % at the most.</p>\n"
 
 
 def fastest(curves):
@@ -288,20 +340,53 @@ def fastest(curves):
             yield size, name, second / first, second - first > (first * spread + second * other) / 2
 
 
+def contests(profile):
+    """(text, [(bytes, fastest algorithm, lead, clear?)]) of each collective and group with several algorithms."""
+    parts = [(collective, where, curves) for where, collectives in by_group(profile).items()
+             for collective, curves in collectives.items() if not where.endswith(", alone")]
+    for collective, where, curves in sorted(parts, key=lambda part: part[0] != "alltoall"):
+        if sizes := list(fastest(curves)):
+            yield f"{collective} of {where}", sizes
+
+
+def plot_fastest(pyplot, profile, colours):
+    """A bar for each collective and group, along the sizes, in the colours of the fastest algorithms."""
+    rows = list(contests(profile))
+    figure, axis = pyplot.subplots(figsize=(11, 1.6 + 0.3 * len(rows)))
+    all_sizes = [size for _, sizes in rows for size, *_ in sizes]
+    widest = math.log(max(all_sizes) / min(all_sizes)) or 1
+    for height, (_, sizes) in enumerate(reversed(rows)):
+        edges = [sizes[0][0], *(math.sqrt(a[0] * b[0]) for a, b in zip(sizes, sizes[1:])), sizes[-1][0]]
+        if len(sizes) == 1:
+            edges = [sizes[0][0] / 1.2, sizes[0][0] * 1.2]
+        for (_, name, _, clear), low, high in zip(sizes, edges, edges[1:]):
+            axis.barh(height, high - low, left=low, height=0.8, color=colours[name.split(":")[0]],
+                      hatch=None if clear else "///", edgecolor="white", linewidth=0.5)
+            if math.log(high / low) > 0.012 * widest * len(name):
+                axis.text(math.sqrt(low * high), height, name, ha="center", va="center", fontsize=7,
+                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8})
+    size_axis(axis, all_sizes)
+    axis.set_yticks(range(len(rows)), [text for text, _ in reversed(rows)], fontsize=8)
+    axis.set(xlabel="bytes of a rank's send buffer", ylim=(-0.6, len(rows) - 0.4))
+    names = sorted({name.split(":")[0] for _, sizes in rows for _, name, *_ in sizes})
+    axis.legend([pyplot.Rectangle((0, 0), 1, 1, color=colours[name]) for name in names], names, fontsize=8, frameon=False,
+                ncol=6, loc="lower left", bbox_to_anchor=(0, 1))
+    figure.tight_layout()
+    return figure
+
+
 def fastest_table(profile):
     rows = []
-    for where, collectives in by_group(profile).items():
-        for collective, curves in collectives.items():
-            runs = []  # of neighbouring sizes with the same fastest algorithm
-            for size, name, lead, clear in fastest(curves):
-                if not runs or runs[-1][0] != name:
-                    runs.append((name, []))
-                runs[-1][1].append((size, lead, clear))
-            for name, sizes in runs:
-                leads = sorted(lead for _, lead, _ in sizes)
-                rows.append((f"{collective} of {where}", name, f"{size_text(sizes[0][0])} to {size_text(sizes[-1][0])}",
-                             f"{leads[len(leads) // 2]:.2f}",
-                             f"{sum(clear for _, _, clear in sizes)} of {len(sizes)}"))
+    for text, measured in contests(profile):
+        runs = []  # of neighbouring sizes with the same fastest algorithm
+        for size, name, lead, clear in measured:
+            if not runs or runs[-1][0] != name:
+                runs.append((name, []))
+            runs[-1][1].append((size, lead, clear))
+        for name, sizes in runs:
+            leads = sorted(lead for _, lead, _ in sizes)
+            rows.append((text, name, f"{rounded_text(sizes[0][0])} to {rounded_text(sizes[-1][0])}",
+                         f"{leads[len(leads) // 2]:.2f}", f"{sum(clear for _, _, clear in sizes)} of {len(sizes)}"))
     return table(rows, ("collective", "the fastest", "bytes of a rank", "times faster than the next",
                         "sizes where that is clear"))
 
@@ -325,60 +410,74 @@ def schedules_table(maps):
                         "all exchanges of it measured"))
 
 
-def answer(profile, maps):
-    text = ""
-    if profile.get("links"):
-        text += "<h2>What links cost</h2>\n" + links_table(profile["links"], by_group(profile))
-    if profile["curves"]:
-        text += "<h2>The fastest algorithms</h2>\n<p>A lead is clear where it is more than the middle halves of the " \
-            "repetitions of both are wide.</p>\n" + fastest_table(profile)
-    if maps:
-        text += "<h2>The fastest schedules</h2>\n" + schedules_table(maps)
-    return text
+def folded(summary, text):
+    return f"<details><summary>{html.escape(summary)}</summary>\n{text}</details>\n" if text else ""
 
 
 def sections(pyplot, profile, maps):
-    """Heading, pictures by name, HTML of tables."""
+    """Heading, pictures by name, HTML below them: the answers first."""
     colours = colours_of(profile["curves"])
+    if pairs_of(profile):
+        yield "Links", {"links": plot_links(pyplot, profile)}, folded("What links cost", links_table(profile))
+    if any(contests(profile)):
+        yield "The fastest algorithms", {"fastest": plot_fastest(pyplot, profile, colours)}, \
+            "<p>Hatched: the lead is less than the middle halves of the repetitions of both are wide.</p>\n" \
+            + folded("How much faster", fastest_table(profile))
+    grids = {}
+    for one in maps:
+        grids.setdefault(grid_text(one["grid"]), []).append(one)
+    if grids:
+        yield "The fastest schedules", {f"map-{grid}": plot_maps(pyplot, mine) for grid, mine in grids.items()}, \
+            "<p>Of a forward and a backward pass, predicted; the number is how many times faster than the next " \
+            "one. Hatched: priced from links in part.</p>\n" + folded("How often", schedules_table(maps))
     for where, collectives in by_group(profile).items():
         parts = list(collectives.items())
         pictures = {f"group-{where}-{first // COLLECTIVES_PER_PICTURE}":
                     plot_curves(pyplot, where, parts[first:first + COLLECTIVES_PER_PICTURE], colours)
                     for first in range(0, len(parts), COLLECTIVES_PER_PICTURE)}
-        yield f"Ranks {where}", pictures, curve_table(collectives)
+        yield f"Ranks {where}", pictures, folded("Lines", curve_table(collectives, least_alpha(profile, where)))
     for name, local in profile.get("local", {}).items():
         yield f"Local work, {name}", {f"local-{name}": plot_local(pyplot, name, local["samples"])}, \
-            local_table(local["fit"])
-    grids = {}
-    for one in maps:
-        grids.setdefault(grid_text(one["grid"]), []).append(one)
-    for grid, mine in grids.items():
-        yield f"The fastest schedule, {grid}", {f"map-{grid}": plot_maps(pyplot, mine)}, \
-            "<p>Of a forward and a backward pass, predicted; the number is how many times faster than the next " \
-            "one. Hatched: priced from links in part.</p>\n"
+            folded("Terms", local_table(local["fit"]))
 
 
 STYLE = """body { font-family: sans-serif; margin: 2em auto; max-width: 1500px; padding: 0 1em }
-img { max-width: 100% } table { border-collapse: collapse; font-size: 85% }
+img { max-width: 100% } details { margin: 0.5em 0 1.5em } summary { cursor: pointer } table { border-collapse: collapse; font-size: 85% }
 td, th { padding: 0.15em 0.8em; text-align: right; border-bottom: 1px solid #ddd }
-.marked { background: #ffe9c7 }
+.marked, .doubt { background: #ffe9c7 } .doubt { padding: 0.3em 1em }
 td:nth-child(-n+2), th:nth-child(-n+2) { text-align: left }"""
 
 
-def page(profile, maps, parts):
-    about = profile["fingerprint"]
-    nodes = "+".join(map(str, about["ranksPerNode"]))
-    text = f"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>moeccl profile</title>\n<style>{STYLE}</style>" \
-           f"</head><body>\n<h1>moeccl profile: {nodes} ranks</h1>\n<p>" \
-           + html.escape(f"{about['processor']}, {about['processorsPerNode']} processors per node; "
-                         f"{about['transport']}; moeccl {about['library']}") + "</p>\n" \
-           + answer(profile, maps) + noisy_text(profile["curves"])
-    for heading, pictures, tables in parts:
-        text += f"<h2>{html.escape(heading)}</h2>\n"
+def about(profile):
+    """The cluster, and when, how and in what time it was measured."""
+    cluster = profile["fingerprint"]
+    lines = [f"{cluster['processor']}, {cluster['processorsPerNode']} processors per node; {cluster['transport']}; "
+             f"moeccl {cluster['library']}"]
+    if profile.get("date"):
+        seconds = round(profile.get("duration", 0))
+        lines.append(f"Measured on {profile['date']}" + (f" in {seconds // 60}:{seconds % 60:02} min" if seconds else ""))
+    text = "".join(f"<p>{html.escape(line)}</p>\n" for line in lines)
+    if profile.get("command"):
+        text += f"<pre>{html.escape(profile['command'])}</pre>\n"
+    if profile.get("doubts"):
+        first, *others = [f"<p>{html.escape(doubt)}</p>\n" for doubt in profile["doubts"]]
+        text += f'<div class="doubt"><p>It may be wrong, as it was written by <code>--force</code>:</p>\n{first}' \
+            + folded(f"and {len(others)} more", "".join(others)) + "</div>\n"
+    return text
+
+
+def page(profile, parts):
+    nodes = "+".join(map(str, profile["fingerprint"]["ranksPerNode"]))
+    contents = body = ""
+    for number, (heading, pictures, text) in enumerate(parts):
+        contents += f'<li><a href="#{number}">{html.escape(heading)}</a></li>\n'
+        body += f'<h2 id="{number}">{html.escape(heading)}</h2>\n'
         for figure in pictures.values():
-            text += f'<p><img src="data:image/png;base64,{base64.b64encode(finished(figure)).decode()}"></p>\n'
-        text += tables
-    return text + "</body></html>\n"
+            body += f'<p><img src="data:image/png;base64,{base64.b64encode(finished(figure)).decode()}"></p>\n'
+        body += text
+    return f"<!DOCTYPE html>\n<html><head><meta charset=\"utf-8\"><title>moeccl profile</title>\n<style>{STYLE}</style>" \
+        f"</head><body>\n<h1>moeccl profile: {nodes} ranks</h1>\n{about(profile)}<ul>\n{contents}</ul>\n{body}" \
+        + folded("Curves that say little", noisy_text(profile["curves"])) + "</body></html>\n"
 
 
 def finished(figure):
@@ -402,7 +501,7 @@ def main():
     parts = sections(pyplot, profile, maps)
     if options.output:
         with drawing.output(options.output) as file:
-            file.write(page(profile, maps, parts).encode())
+            file.write(page(profile, parts).encode())
         return
     try:
         os.makedirs(options.png, exist_ok=True)

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Tests plot_profile.py on a small profile: plot_profile_test.py SCRIPT. 77 (skipped) where matplotlib is missing."""
+import colorsys
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,7 @@ PROFILE = {
     "schema": "moeccl-profile", "schemaVersion": 2,
     "fingerprint": {"ranksPerNode": [2, 2], "processor": "<some> & any", "processorsPerNode": 2,
                     "transport": "UCX", "library": "0.1.0"},
+    "date": "2026-01-02T03:04:05Z", "command": "moeccl-fit --grids '2x2x2'", "duration": 125.4,
     "curves": [curve("alltoall", "linear", "2x2", 1e-5, 1e-9), curve("alltoall", "bruck", "2x2", 1e-6, 0),
                curve("alltoall", "bruck:radix=4", "2x2", 2e-6, 2e-9),
                *(curve(name, "linear", "1x2", 1e-5, 1e-9) for name in "abcde")],
@@ -48,6 +51,11 @@ MAP = {"schema": "moeccl-map", "schemaVersion": 1, "ranksPerNode": [2, 2], "maps
     for order in ("EspEp", "EpEsp") for name in ("embedding", "kf")]}
 
 
+def pair(where, *samples):
+    return {**curve("alltoall", "linear", where, 1e-5, 0), "samples": [
+        {"bytes": size, "seconds": seconds, "spread": 0.1} for size, seconds in samples]}
+
+
 class Plot(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -70,11 +78,39 @@ class Plot(unittest.TestCase):
         self.assertNotIn("Warning", process.stderr)
         with open(page, encoding="utf-8") as file:
             text = file.read()
-        # Five collectives of a group are two pictures.
-        self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2)
+        # The fastest algorithms; maps; five collectives of a group are two pictures; local work.
+        self.assertEqual(text.count("data:image/png;base64,iVBOR"), 1 + 2 + 1 + 2 + 1)
         for words in ("Ranks 2x2", "linear", "10 µs", "bruck:radix=4", "1 GB/s", "&lt;some&gt; &amp; any",
-                      "Local work, forward", "N_MP 2, N_EP 2, N_ESP 2, EP first"):
+                      "Local work, forward", "N_MP 2, N_EP 2, N_ESP 2, EP first",
+                      "Measured on 2026-01-02T03:04:05Z in 2:05 min", "moeccl-fit --grids &#x27;2x2x2&#x27;"):
             self.assertIn(words, text)
+        # Its contents name every part, the answers first.
+        headings = re.findall(r'<h2 id="(\d+)">(.*?)</h2>', text)
+        self.assertEqual(headings, re.findall(r'<li><a href="#(\d+)">(.*?)</a></li>', text))
+        self.assertEqual([heading for _, heading in headings],
+                         ["The fastest algorithms", "The fastest schedules", "Ranks 2x2", "Ranks 1x2", "Local work, forward"])
+        # Tables are folded behind pictures.
+        self.assertNotIn("<table>", re.sub("<details>.*?</details>", "", text, flags=re.DOTALL))
+        self.assertNotIn("may be wrong", text)
+
+    def test_doubts_come_first(self):
+        page = os.path.join(self.folder, "report.html")
+        process = self.plot("--output", page, self.write("p.json", {**PROFILE, "doubts": ["it was <busy>", "again"]}))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("<p>it was &lt;busy&gt;</p>", text[:text.index("<h2")])
+        self.assertIn("and 1 more", text)
+
+    def test_colours_are_neither_red_nor_green(self):
+        spec = importlib.util.spec_from_file_location("plot_profile", SCRIPT)
+        sys.path.insert(0, os.path.dirname(SCRIPT))
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for colour in (*module.COLOURS, *module.SCHEDULE_COLOURS.values(), module.OTHER_COLOUR):
+            hue, saturation, value = colorsys.rgb_to_hsv(*(int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)))
+            if saturation > 0.5 and value > 0.2:
+                self.assertGreater(min(abs(360 * hue - other) for other in (0, 120, 360)), 10 if value < 0.6 else 25, colour)
 
     def test_it_begins_with_the_answer(self):
         def of(algorithm, *seconds):
@@ -82,15 +118,16 @@ class Plot(unittest.TestCase):
                 {"bytes": 1024 * 4 ** i, "seconds": each, "spread": 0.1} for i, each in enumerate(seconds)]}
         page = os.path.join(self.folder, "report.html")
         # Linear leads by 5 % where both spread by 10 %, then by far; at the last size it is alone.
-        curves = [of("bruck", 1, 2.1, 9), of("linear", 3, 2, 3, 4)]
+        curves = [of("bruck", 1, 2.1, 9), of("linear", 3, 2, 3, 4),
+                  # Half of the bytes goes to the other rank. Two pairs share the uplink.
+                  pair("1x2, alone", (256, 10e-6), (65536, 32.768e-6)), pair("2x1", (256, 30e-6), (65536, 327.68e-6))]
         process = self.plot("--output", page, "--map", self.write("map.json", MAP),
                             self.write("p.json", {**PROFILE, "curves": curves}))
         self.assertEqual(process.returncode, 0, process.stderr)
         with open(page, encoding="utf-8") as file:
             text = file.read()
-        text = text[:text.index("<img")]
-        for cells in (("in a node", "3 µs", "2 GB/s"), ("between nodes, one rank", "40 µs", "0.0833 GB/s"),
-                      ("a node&#x27;s uplink, shared by its ranks", "7 µs of each message", "0.125 GB/s"),
+        text = text[:text.index("Ranks 2x2</h2>")]
+        for cells in (("in a node", "10 µs", "1 GB/s", "not measured"), ("between nodes", "30 µs", "not measured", "0.2 GB/s"),
                       ("alltoall of 2x2", "bruck", "1K to 1K", "3.00", "1 of 1"),
                       ("alltoall of 2x2", "linear", "4K to 16K", "3.00", "1 of 2"),
                       ("N_MP 2, N_EP 2, N_ESP 2", "S1", "4 of 8", "2.00", "2 of 4"),
@@ -108,21 +145,29 @@ class Plot(unittest.TestCase):
             with open(page, encoding="utf-8") as file:
                 text = file.read()
             self.assertEqual(text.count('<tr class="marked"><td>alltoall</td><td>&lt;new&gt;</td>'), marked)
-            self.assertEqual(text.count("<li>"), marked)
+            self.assertEqual(text.count("<li>alltoall"), marked)
             self.assertEqual("<li>alltoall &lt;new&gt; of 1x2</li>" in text, marked == 1)
 
     def test_what_samples_do_not_tell_is_no_number(self):
         page = os.path.join(self.folder, "report.html")
-        unknown = ("not measured", "not measured")
-        for where, in_node, between in (("1x2, alone", ("3 µs", "2 GB/s"), unknown), ("2x1", unknown, ("40 µs", "0.0833 GB/s")),
-                                        ("1@0+2@1+1@0", ("3 µs", "2 GB/s"), ("40 µs", "0.0833 GB/s")),
-                                        ("mp1,ep2,esp2 on 1x2+1x1", ("3 µs", "2 GB/s"), ("40 µs", "0.0833 GB/s"))):
-            process = self.plot("--output", page, self.write("p.json", {**PROFILE, "curves": [curve("alltoall", "flat", where, 1e-5, 0)]}))
-            self.assertEqual(process.returncode, 0, process.stderr)
-            with open(page, encoding="utf-8") as file:
-                text = file.read()
-            for cells in (("in a node", *in_node), ("between nodes, one rank", *between), ("alltoall", "flat", "10 µs", "-", "-")):
-                self.assertIn("".join(f"<td>{cell}</td>" for cell in cells), text)
+        # No call takes less than half of what a pair takes.
+        cases = (("1x4", 10e-6, "10 µs"), ("1x4", 4e-6, "-"), ("1x4", 1e-9, "-"), ("2x2", 60e-6, "60 µs"), ("2x2", 40e-6, "-"),
+                 ("1@0+2@1+1@0", 40e-6, "-"), ("mp1,ep2,esp2 on 1x2+1x1", 40e-6, "-"), ("mp1,ep2,esp2 on 1x4", 40e-6, "40 µs"))
+        curves = [pair("1x2, alone", (256, 10e-6)), pair("2x1, alone", (256, 100e-6)),
+                  *(curve("alltoall", f"a{number}", where, alpha, 0) for number, (where, alpha, _) in enumerate(cases))]
+        process = self.plot("--output", page, self.write("p.json", {**PROFILE, "curves": curves}))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        for number, (_, _, shown) in enumerate(cases):
+            self.assertIn("".join(f"<td>{cell}</td>" for cell in ("alltoall", f"a{number}", shown, "-", "-")), text)
+
+    def test_links_that_no_pair_has_passed_are_no_number(self):
+        page = os.path.join(self.folder, "report.html")
+        process = self.plot("--output", page, self.write("p.json", {**PROFILE, "curves": [pair("1x2, alone", (8192, 4096e-9))]}))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        with open(page, encoding="utf-8") as file:
+            self.assertIn("".join(f"<td>{cell}</td>" for cell in ("between nodes", *["not measured"] * 3)), file.read())
 
     def test_files_that_cannot_be_written(self):
         profile = self.write("p.json", PROFILE)
@@ -134,7 +179,7 @@ class Plot(unittest.TestCase):
     def test_pictures(self):
         process = self.plot("--png", os.path.join(self.folder, "png"), self.write("p.json", PROFILE))
         self.assertEqual(process.returncode, 0, process.stderr)
-        names = ["group-1x2-0.png", "group-1x2-1.png", "group-2x2-0.png", "local-forward.png"]
+        names = ["fastest.png", "group-1x2-0.png", "group-1x2-1.png", "group-2x2-0.png", "local-forward.png"]
         self.assertEqual(sorted(os.listdir(os.path.join(self.folder, "png"))), names)
 
     def test_a_profile_without_anything(self):
