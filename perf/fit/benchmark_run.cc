@@ -1,13 +1,21 @@
 // Measures pairs, then collectives on groups and grids, then layers. Each gets its share of the
-// budget; what was cut or left out is noted.
+// budget; what was cut or left out is noted. What was measured beside other programs, or is faster
+// than pairs allow, is measured again.
 #include "perf/fit/benchmark_run.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 namespace moeccl::perf {
 namespace {
 
 constexpr double kPairsWeight = 0.1, kCollectivesWeight = 0.7, kLayersWeight = 0.2;
+// Seconds in which ranks sleep to see what others do, and their share of the budget.
+constexpr double kShortestLook = 0.1, kLongestLook = 0.5, kLookShare = 1.0 / 40;
+// Parts of the budget that may be lost to other programs, and of points that may be impossible.
+constexpr double kPatience = 0.5, kMostImpossible = 0.1;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -62,6 +70,7 @@ BenchmarkRun::BenchmarkRun(const FitOptions& options, Team& team)
       layerKinds_(options.collectives.empty() ? layerKinds() : std::span<const LayerKind>()),
       budget_(options.budgetSeconds),
       progress_(team.job().rank() == 0),
+      processors_(team.job()),
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
       layersPart_(budget_.addPart(kLayersWeight, layerKinds_.size())),
@@ -72,16 +81,99 @@ BenchmarkRun::BenchmarkRun(const FitOptions& options, Team& team)
     require(moecclGridCreate(world, shape, &grid), "make a grid", world);
     grids_.emplace_back(grid);
   }
+  if (layerKinds_.empty()) return;
+  moecclComm_t alone = nullptr;
+  require(moecclCommSplit(world, team.job().rank(), 0, &alone, nullptr), "split", world);
+  ownComm_.reset(alone);
+  moecclGrid_t grid = nullptr;
+  require(moecclGridCreate(alone, {1, 1, 1, moecclOrderEspEp}, &grid), "make a grid", alone);
+  ownGrid_.reset(grid);
 }
 
 void BenchmarkRun::run(ProfileBuilder& profile) {
   ProfileBuilder* const mine = team_.job().rank() == 0 ? &profile : nullptr;
-  team_.slowest({});
+  waitUntilQuiet();
   for (const Pairing& pairing : pairings_)
     for (const bool alone : {true, false}) measure(pairing, alone, mine);
   for (const Target& target : targets_) measure(target, mine);
   for (const LayerKind& kind : layerKinds_) measure(kind, mine);
   progress_.clear();
+  if (!busy_.empty())
+    doubts_.insert(doubts_.begin(), busy_[0] + ", or so, in " + std::to_string(busy_.size()) +
+                                        " of " + std::to_string(budget_.units() + 1) + " looks");
+  requirePossible();
+}
+
+void BenchmarkRun::waitUntilQuiet() {
+  const std::chrono::duration<double> look(
+      std::clamp(options_.budgetSeconds * kLookShare, kShortestLook, kLongestLook));
+  for (bool told = false;; told = true) {
+    team_.slowest({});
+    const double began = team_.elapsed();
+    processors_.begin();
+    std::this_thread::sleep_for(look);
+    const std::string busy = processors_.end();
+    team_.slowest({});
+    if (busy.empty()) return;
+    if (options_.force) {
+      busy_.push_back(busy);
+      return;
+    }
+    lost_ += team_.elapsed() - began;
+    requirePatience(busy);
+    if (!told)
+      progress_.say("busy: " + busy + "; waiting for at most " +
+                    textOfSeconds(kPatience * options_.budgetSeconds - lost_) + " min");
+  }
+}
+
+void BenchmarkRun::undisturbed(const std::string& text, const std::function<void()>& measure) {
+  for (;;) {
+    const double began = team_.elapsed();
+    processors_.begin();
+    measure();
+    const std::string busy = processors_.end();
+    team_.slowest({});
+    if (busy.empty()) return;
+    if (options_.force) {
+      busy_.push_back(busy);
+      return;
+    }
+    lost_ += team_.elapsed() - began;
+    requirePatience(busy);
+    progress_.say(text + " is measured again: " + busy);
+    waitUntilQuiet();
+  }
+}
+
+void BenchmarkRun::requirePatience(const std::string& busy) const {
+  if (lost_ <= kPatience * options_.budgetSeconds) return;
+  throw NoProfile(busy +
+                  ", and half of --budget was lost to that; end those programs (`top` lists " +
+                  "them), or write a profile all the same by --force");
+}
+
+std::vector<std::string> BenchmarkRun::whyImpossible(const Swept& swept, const GroupSize& group,
+                                                     const std::string& text) const {
+  std::vector<std::string> reasons;
+  for (const auto& [candidate, bytes, seconds, steady] : swept.points) {
+    const std::string why =
+        limits_.whyImpossible(candidate.collective->name, group, bytes, seconds.value);
+    reasons.push_back(why.empty() ? ""
+                                  : text + ", " + candidate.algorithm + ", " + textOfBytes(bytes) +
+                                        ": " + why);
+  }
+  return reasons;
+}
+
+void BenchmarkRun::requirePossible() const {
+  if (options_.force ||
+      static_cast<double>(impossible_.size()) <= kMostImpossible * static_cast<double>(points_))
+    return;
+  throw NoProfile(std::to_string(impossible_.size()) + " of " + std::to_string(points_) +
+                  " times cannot be true, such as " + impossible_[0] +
+                  "; see that nothing else runs and that ranks are bound to processors as in " +
+                  "training, or write a profile all the same by --force");
 }
 
 std::string BenchmarkRun::whyNothing() const {
@@ -111,18 +203,32 @@ void BenchmarkRun::measure(const Pairing& pairing, bool alone, ProfileBuilder* p
                         comm,
                         takesPart};
   team_.setAsleep(!takesPart);
-  sweepUnit(pairsPart_, subject, textOf(pairing) + (alone ? ", one pair alone" : ""),
-            [&](const Point& point) {
-              profile->add("alltoall", point.candidate.algorithm, comm, alone, point.bytes,
-                           point.seconds);
-            });
+  const Swept swept =
+      sweepUnit(pairsPart_, subject, textOf(pairing) + (alone ? ", one pair alone" : ""), nullptr,
+                [&](const Point& point) {
+                  profile->add("alltoall", point.candidate.algorithm, comm, alone, point.bytes,
+                               point.seconds);
+                });
   team_.setAsleep(false);
+  for (const Point& point : swept.points)
+    limits_.add(pairsBetweenNodes(pairing, alone), point.bytes, point.seconds.value);
+}
+
+int BenchmarkRun::pairsBetweenNodes(const Pairing& pairing, bool alone) const {
+  int pairs = 0;
+  for (std::size_t rank = 0; rank < pairing.partner.size(); ++rank) {
+    const int partner = pairing.partner[rank];
+    if (partner >= 0 && nodeOfRank_[rank] == nodeOfRank_[0] &&
+        nodeOfRank_[static_cast<std::size_t>(partner)] != nodeOfRank_[0])
+      ++pairs;
+  }
+  return alone ? std::min(pairs, 1) : pairs;
 }
 
 void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
   const moecclGrid_t grid = grids_[target.grids.front()].get();
   const moecclGridShape_t& shape = shapes_[target.grids.front()];
-  const bool ofGrid = target.group == moecclGroupWorld;
+  const bool ofGrid = target.collectives.front()->usesGrid;
   const int rank = team_.job().rank(), ranks = team_.job().ranks();
   const auto patternOfRank = [&](int member) {
     return patternOf(membersOf(shape, target.group, member, ranks), nodeOfRank_);
@@ -144,7 +250,8 @@ void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
                        point.bytes * static_cast<std::size_t>(name.times), point.seconds);
     };
   } else {
-    require(moecclGridGetComm(grid, target.group, &comm), "ask for a group", comm);
+    if (target.group != moecclGroupWorld)
+      require(moecclGridGetComm(grid, target.group, &comm), "ask for a group", comm);
     require(moecclCommCount(comm, &world.ranks), "count the ranks", comm);
     cluster.comm = comm;
     add = [&](const Point& point) {
@@ -161,30 +268,65 @@ void BenchmarkRun::measure(const Target& target, ProfileBuilder* profile) {
   for (const MeasuredCollective* collective : target.collectives)
     for (const Candidate& one : candidatesFor(team_.job(), options_, *collective, whose))
       if (!hasNameOf(subject.candidates, one, shape)) subject.candidates.push_back(one);
-  sweepUnit(collectivesPart_, subject, target.text, add);
+  const std::vector<int> members = membersOf(shape, target.group, 0, ranks);
+  const GroupSize group{static_cast<int>(members.size()),
+                        static_cast<int>(std::ranges::count_if(members, [&](int member) {
+                          return nodeOfRank_[static_cast<std::size_t>(member)] == nodeOfRank_[0];
+                        }))};
+  sweepUnit(collectivesPart_, subject, target.text, &group, add);
 }
 
 void BenchmarkRun::measure(const LayerKind& kind, ProfileBuilder* profile) {
   const double began = team_.elapsed();
   const std::string text = textOf(kind);
-  const LayersMeasured measured = measureLayers(
-      team_, options_, kind, budget_.until(layersPart_, began),
-      [&](std::int64_t tokens) {
-        progress_.show(budget_, team_.elapsed(), text + ", " + std::to_string(tokens) + " tokens");
-      },
-      profile);
+  LayersMeasured measured;
+  undisturbed(text, [&] {
+    measured = measureLayers(team_, options_, kind, ownGrid_.get(),
+                             budget_.until(layersPart_, team_.elapsed()), [&](std::int64_t tokens) {
+                               progress_.show(budget_, team_.elapsed(),
+                                              text + ", " + std::to_string(tokens) + " tokens");
+                             });
+  });
+  if (profile != nullptr)
+    for (const LayerPoint& point : measured.points)
+      profile->add(ownGrid_.get(), point.config, point.pass, point.seconds);
   unsteady_ += measured.unsteady;
   if (measured.cutAt > 0) cut(text + ": from " + std::to_string(measured.cutAt) + " tokens on");
   budget_.finishUnit(layersPart_, began, team_.elapsed());
 }
 
-void BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
-                             const Add& add) {
+Swept BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
+                              const GroupSize* group, const Add& add) {
   const double began = team_.elapsed();
-  const Swept swept =
-      sweep(team_, options_, subject, budget_.until(part, began), [&](std::size_t bytes) {
-        progress_.show(budget_, team_.elapsed(), text + ", " + textOfBytes(bytes));
-      });
+  Swept swept;
+  const auto measureIt = [&] {
+    undisturbed(text, [&] {
+      swept = sweep(team_, options_, subject, budget_.until(part, team_.elapsed()),
+                    [&](std::size_t bytes) {
+                      progress_.show(budget_, team_.elapsed(), text + ", " + textOfBytes(bytes));
+                    });
+    });
+    return group != nullptr ? whyImpossible(swept, *group, text)
+                            : std::vector<std::string>(swept.points.size());
+  };
+  const auto isReason = [](const std::string& why) { return !why.empty(); };
+  std::vector<std::string> reasons = measureIt();
+  if (const auto why = std::ranges::find_if(reasons, isReason);
+      why != reasons.end() && !options_.force && team_.elapsed() < options_.budgetSeconds) {
+    progress_.say(text + " is measured again, as this cannot be true: " + *why);
+    reasons = measureIt();
+  }
+  std::vector<Point> possible;
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    ++points_;
+    if (!reasons[i].empty()) {
+      impossible_.push_back(reasons[i]);
+      (options_.force ? doubts_ : omitted_).push_back(reasons[i]);
+      if (!options_.force) continue;
+    }
+    possible.push_back(swept.points[i]);
+  }
+  swept.points = std::move(possible);
   for (const Point& point : swept.points) {
     unsteady_ += !point.steady;
     if (team_.job().rank() == 0) add(point);
@@ -195,6 +337,7 @@ void BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std
   else if (swept.points.empty() && !subject.candidates.empty())
     omitted_.push_back(text + ": none of the sizes can be sent");
   budget_.finishUnit(part, began, team_.elapsed());
+  return swept;
 }
 
 void BenchmarkRun::cut(const std::string& text) {

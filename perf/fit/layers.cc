@@ -39,16 +39,8 @@ std::string textOf(const LayerKind& kind) {
 }
 
 LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerKind& kind,
-                             double until, const std::function<void(std::int64_t)>& showTokens,
-                             ProfileBuilder* profile) {
-  const moecclComm_t world = team.job().comm();
-  moecclComm_t comm = nullptr;
-  require(moecclCommSplit(world, team.job().rank(), 0, &comm, nullptr), "split", world);
-  const Comm alone(comm);
-  moecclGrid_t grid = nullptr;
-  require(moecclGridCreate(comm, {1, 1, 1, moecclOrderEspEp}, &grid), "make a grid", comm);
-  const Grid ownGrid(grid);
-
+                             moecclGrid_t grid, double until,
+                             const std::function<void(std::int64_t)>& showTokens) {
   LayersMeasured measured;
   double last = 0;  // seconds of all passes
   for (std::int64_t tokens = kFewestTokens; tokens <= kMostTokens; tokens *= kStep) {
@@ -79,7 +71,7 @@ LayersMeasured measureLayers(Team& team, const FitOptions& options, const LayerK
     last = 0;
     for (std::size_t i = 0; i < turns.size(); ++i) {
       const Median seconds = medianOf(turns[i].seconds);
-      if (profile != nullptr) profile->add(layer.get(), kTimedPasses[i].pass, seconds);
+      measured.points.push_back({config, kTimedPasses[i].pass, seconds});
       measured.unsteady += !turns[i].steady;
       last += seconds.value;
     }

@@ -22,7 +22,6 @@ class MeasuredLayer {
   void forward();
   // The backward pass of the last forward pass, as often as one likes; the constructor made one.
   void backward();
-  moecclMoeLayer_t get() const { return layer_.get(); }
 
  private:
   struct Destroy {

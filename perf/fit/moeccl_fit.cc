@@ -13,6 +13,11 @@ namespace moeccl::perf {
 namespace {
 
 constexpr int kInterrupted = 130;  // as shells have it
+const char* const kOneRank =
+    "moeccl-fit: this is one rank, without links: it measures the local work of layers alone. "
+    "Start as many\nranks as will train, as in\n"
+    "  mpirun -np 16 moeccl-fit\n"
+    "  moeccl-lab run --emulate 2x4 -- moeccl-fit\n";
 
 void tell(const FitOptions& options, const BenchmarkRun& run, const ProfileBuilder& profile,
           double seconds) {
@@ -56,6 +61,7 @@ void refit(const FitOptions& options) {
 void measure(const FitOptions& options, const Job& job) {
   const bool writes = job.rank() == 0;
   if (writes) requireFilesWritable(options);
+  if (job.ranks() == 1) std::fputs(kOneRank, stderr);
   Team team(job);
   ProfileBuilder profile = ProfileBuilder::of(job);
   BenchmarkRun run(options, team);
@@ -65,7 +71,7 @@ void measure(const FitOptions& options, const Job& job) {
     throw std::runtime_error("nothing was measured, so " + options.outputFile +
                              " is not written: " + run.whyNothing());
   profile.fit();
-  profile.save(options.outputFile);
+  profile.save(options.outputFile, team.elapsed(), run.doubts());
   tell(options, run, profile, team.elapsed());
   if (!options.mapFile.empty())
     writeMap(options.mapFile, profile.get(), job.ranksPerNode(), run.shapes());
@@ -86,6 +92,11 @@ int main(int argc, char** argv) {
     } catch (const Interrupted&) {
       if (job.rank() == 0) std::fputs("moeccl-fit: interrupted; nothing was written\n", stderr);
       return kInterrupted;
+    } catch (const NoProfile& error) {
+      if (job.rank() == 0)
+        std::fprintf(stderr, "moeccl-fit: %s; %s is not written\n", error.what(),
+                     options.outputFile.c_str());
+      return EXIT_FAILURE;
     }
     return EXIT_SUCCESS;
   });

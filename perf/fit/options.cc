@@ -26,7 +26,10 @@ const char* const kDescription =
     "Algorithms take turns in each repetition, in shuffled order. One that was more than 4 times\n"
     "slower than the fastest at two sizes one after the other, and did not catch up, is not\n"
     "measured at larger ones; sizes at which the fastest did not take twice as long as at the\n"
-    "one before do not count. perf/fit/README.md says what is measured.";
+    "one before do not count. perf/fit/README.md says what is measured.\n"
+    "\n"
+    "What was measured beside other programs, or cannot be true, is measured again. If that\n"
+    "goes on there is an error, and no profile.";
 
 bool same(const moecclGridShape_t& a, const moecclGridShape_t& b) {
   return a.nMp == b.nMp && a.nEp == b.nEp && a.nEsp == b.nEsp && a.order == b.order;
@@ -51,7 +54,7 @@ void checkTogether(const CLI::App& app, const FitOptions& options) {
                                    ", is above the largest without --max-bytes, 64M; give both");
   if (!options.refitFile.empty())
     for (const char* name : {"--collectives", "--min-bytes", "--max-bytes", "--budget", "--steady",
-                             "--max-repetitions", "--alternatives", "--memory"})
+                             "--max-repetitions", "--alternatives", "--memory", "--force"})
       if (app.count(name) > 0)
         throw CLI::ValidationError(name, "nothing is measured with --refit; give one of the two");
   for (const char* name : {"MOECCL_ALGO", "MOECCL_SCHEDULE", "MOECCL_PROFILE"}) {
@@ -90,9 +93,13 @@ Parsed<FitOptions> parseFitOptions(int argc, const char* const* argv) {
   CLI::App app(kDescription, "moeccl-fit");
   app.add_option("-o,--output", options.outputFile, "the profile")->capture_default_str();
   app.add_option("--budget", options.budgetSeconds,
-                 "seconds that the whole run may take; what was cut for it is said in the end")
+                 "seconds that the whole run may take; what was cut for it is said in the end.\n"
+                 "Up to half of it is spent on waiting while other programs keep the processors "
+                 "busy")
       ->check(kPositive)
       ->capture_default_str();
+  app.add_flag("--force", options.force,
+               "write a profile even of a busy machine, or with impossible times; it says so");
   app.add_option(
          "--grids", grids,
          "2x4x2,...: ranks of an MP, an EP and an ESP group; 2x4x2:ep where EP groups are\n"

@@ -24,6 +24,7 @@ struct FitOptions {
   int maxRepetitions = 15;
   int alternatives = 16;
   moecclMemory_t memory = moecclMemoryHost;
+  bool force = false;  // writes a profile whatever was busy or impossible
   std::string outputFile = "moeccl-profile.json";
   std::string refitFile;  // empty: measure
   std::string mapFile;    // empty: none

@@ -7,7 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "perf/common/output_file.h"
 
 namespace moeccl::perf {
 
@@ -49,9 +53,14 @@ void ProfileBuilder::add(const std::string& collective, const std::string& algor
   add(sample, collective, algorithm, bytes, seconds);
 }
 
-void ProfileBuilder::add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds) {
+void ProfileBuilder::add(moecclGrid_t grid, const moecclMoeConfig_t& layer, moecclPass_t pass,
+                         const Median& seconds) {
+  moecclMoeLayer_t made = nullptr;
+  require(moecclMoeLayerCreate(grid, &layer, &made), "make a layer", nullptr);
+  const std::unique_ptr<moecclMoeLayer, decltype(&moecclMoeLayerDestroy)> owner(
+      made, moecclMoeLayerDestroy);
   moecclLayerSample_t sample = MOECCL_LAYER_SAMPLE_INITIALIZER;
-  sample.layer = layer;
+  sample.layer = made;
   sample.pass = pass;
   sample.seconds = seconds.value;
   sample.spread = seconds.spread;
@@ -63,6 +72,22 @@ void ProfileBuilder::fit() { require(moecclProfileFit(get()), "fit the samples",
 
 void ProfileBuilder::save(const std::string& path) const {
   require(moecclProfileSave(get(), path.c_str()), "write the profile", nullptr);
+}
+
+void ProfileBuilder::save(const std::string& path, double seconds,
+                          const std::vector<std::string>& doubts) {
+  save(path);
+  nlohmann::ordered_json json;
+  {
+    std::ifstream file(path);
+    json = nlohmann::ordered_json::parse(file);
+  }
+  json["duration"] = seconds;
+  if (!doubts.empty()) json["doubts"] = doubts;
+  OutputFile("--output", path).write(json.dump());
+  // As the library writes it.
+  profile_ = std::move(load(path).profile_);
+  save(path);
 }
 
 void requireWritable(const char* option, const std::string& path) {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "perf/common/job.h"
 #include "perf/fit/median.h"
@@ -18,15 +19,18 @@ class ProfileBuilder {
   static ProfileBuilder load(const std::string& path);
 
   // Adds a sample of a group, `alone` or with all groups like it; of a grid's collective; of a
-  // layer's pass.
+  // layer's pass, where `grid` is of one rank.
   void add(const std::string& collective, const std::string& algorithm, moecclComm_t comm,
            bool alone, std::size_t bytes, const Median& seconds);
   void add(const std::string& collective, const std::string& algorithm, moecclGrid_t grid,
            std::size_t bytes, const Median& seconds);
-  void add(moecclMoeLayer_t layer, moecclPass_t pass, const Median& seconds);
+  void add(moecclGrid_t grid, const moecclMoeConfig_t& layer, moecclPass_t pass,
+           const Median& seconds);
   std::size_t samples() const { return samples_; }
 
   void fit();
+  // Notes how many seconds it took to measure this, and why it may be wrong.
+  void save(const std::string& path, double seconds, const std::vector<std::string>& doubts);
   void save(const std::string& path) const;
   moecclProfile_t get() const { return profile_.get(); }
 

@@ -27,6 +27,11 @@ void Progress::show(const Budget& budget, double now, const std::string& what) {
   shown_ = terminal_;
 }
 
+void Progress::say(const std::string& text) {
+  clear();
+  if (speaks_) std::fprintf(stderr, "moeccl-fit: %s\n", text.c_str());
+}
+
 void Progress::clear() {
   if (shown_) std::fputs("\r\033[K", stderr);
   shown_ = false;

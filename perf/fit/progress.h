@@ -17,6 +17,8 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void show(const Budget& budget, double now, const std::string& what);
+  // A line that stays.
+  void say(const std::string& text);
   // Whatever is said next begins an empty line.
   void clear();
 

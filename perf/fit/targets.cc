@@ -122,7 +122,7 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank) {
   const int ranks = static_cast<int>(nodeOfRank.size());
   std::vector<Target> targets;
-  if (ranks == 1) return targets;
+  if (ranks == 1 || grids.empty()) return targets;
   std::map<std::pair<std::string, std::vector<int>>, std::size_t> known;
   const auto add = [&](std::string_view collective, moecclGroup_t group, std::size_t grid,
                        const std::vector<int>& key, const std::string& text) -> Target& {
@@ -132,6 +132,9 @@ std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
     if (target.grids.empty() || target.grids.back() != grid) target.grids.push_back(grid);
     return target;
   };
+  const std::vector<int> world =
+      patternOf(membersOf(grids[0], moecclGroupWorld, 0, ranks), nodeOfRank);
+  add("alltoall", moecclGroupWorld, 0, world, "alltoall of " + textOfPattern(world) + " ranks");
   std::vector<std::set<Use>> uses;
   for (const moecclGridShape_t& shape : grids) uses.push_back(usesOf(shape));
   for (std::size_t grid = 0; grid < grids.size(); ++grid)

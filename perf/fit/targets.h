@@ -17,7 +17,7 @@ struct Target {
   // Measured in turns, as they do the same: more than one are combine and, where MP groups have one
   // rank, combineallgather.
   std::vector<const MeasuredCollective*> collectives;
-  moecclGroup_t group;  // moecclGroupWorld: of the grid
+  moecclGroup_t group;  // moecclGroupWorld: of the grid, or of all ranks
   // Places among all grids of those that have it. It is measured on the first of them.
   std::vector<std::size_t> grids;
   std::string text;  // "allreduce of 2x4 ranks", "dispatch and splitdispatch, grid 2,4,2"
@@ -53,8 +53,9 @@ std::string textOfPattern(std::span<const int> pattern);
 // The collectives that targets have.
 std::vector<std::string> measurableCollectives();
 
-// The targets of rank 0's groups: each collective that layers call on them, under the schedules
-// that the library has. Groups of one rank call none.
+// The targets of rank 0's groups: first the all-to-all of all ranks, then each collective that
+// layers call on the groups, under the schedules that the library has. Groups of one rank call
+// none.
 std::vector<Target> targetsOf(std::span<const moecclGridShape_t> grids,
                               std::span<const int> nodeOfRank);
 

@@ -88,7 +88,8 @@ def measure(options):
             profile = os.path.abspath(os.path.join(options.folder, "profiles", f"{shape}-{uplink}.json"))
             subprocess.run([options.lab, "run", "--name", name, "--no-prefix", "--", options.fit, "--output", profile,
                             "--collectives", "alltoall", "--grids", f"1x{nodes * ranks}x1", "--budget", str(options.budget),
-                            "--max-bytes", str(nodes * ranks << 20)], check=True, stdout=subprocess.DEVNULL)
+                            "--max-bytes", str(nodes * ranks << 20), *(["--force"] if options.force else [])], check=True,
+                           stdout=subprocess.DEVNULL)
             for transport, sizes in missing:
                 print(f"{number + 1} of {len(settings)}: {shape}, {uplink}, {transport}, {sizes}", flush=True)
                 run(options, name, nodes * ranks, path_of(options.folder, shape, uplink, transport, sizes), transport, sizes,
@@ -274,6 +275,7 @@ def main():
     for name, path in (("lab", "perf/moeccl-lab"), ("fit", "build/perf/moeccl-fit"), ("perf", "build/perf/moeccl-perf")):
         command.add_argument(f"--{name}", default=program(path))
     command.add_argument("--budget", type=float, default=60, help="seconds of moeccl-fit, for each cluster")
+    command.add_argument("--force", action="store_true", help="even if other programs run: moeccl-fit --force")
     command.add_argument("--shapes", nargs="+", choices=SHAPES)
     command.add_argument("--uplinks", nargs="+", choices=UPLINKS)
     command.add_argument("--repetitions", type=int, default=10)

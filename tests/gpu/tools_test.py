@@ -85,7 +85,8 @@ def route(options, folder, datatype):
 def fit(options, folder):
     profile = os.path.join(folder, "profile.json")
     text, well = run(options.ranks, folder, [
-        options.fit, "--memory", options.memory, "--budget", "60", "--max-bytes", "1M", "-o", profile])
+        options.fit, "--memory", options.memory, "--budget", "60", "--force", "--max-bytes", "1M", "-o",
+        profile])
     if not well:
         return text
     with open(profile, encoding="utf-8") as file:

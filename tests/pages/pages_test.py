@@ -65,9 +65,9 @@ SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/trai
 SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
 SHORTER = [
     # Of RESULTS.md and PREDICT.md, which took minutes to hours.
-    (r"--budget (?:75|280|300|420)(?: --max-bytes \dM)?", "--budget 60 --collectives alltoall " + SMALL),
+    (r"--budget (?:75|280|300|420)(?: --max-bytes \dM)?", "--budget 60 --force --collectives alltoall " + SMALL),
     (r" -n \d+ (?:-w \d )?-r \d+", " -n 1 -w 1 -r 1"),
-    (r"run FOLDER --repetitions 5", "run FOLDER --repetitions 2 --shapes 2x4 --uplinks none --transports ob1 --budget 30"),
+    (r"run FOLDER --repetitions 5", "run FOLDER --repetitions 2 --shapes 2x4 --uplinks none --transports ob1 --budget 30 --force"),
     (r"-l 62 --seed 38011 --scale 16", "-l 1 --scale 64"),
     (r"--layers 12 --seed 32 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
     (r"--layers 12 (.*) -r 9 --turn-ms 60 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
@@ -76,8 +76,8 @@ SHORTER = [
     (r"--kills \d+ --cuts 20 --cuts-at-start 20(?: --stops 2)?", "--kills 1 --cuts 1 --cuts-at-start 1"),
     (r"--kills [56]0$", "--kills 1"), (r"--lives 100", "--lives 10"), (r"--soak 1000000", "--soak 1000"), (r"alltoall_times$", r"\g<0> 1"),
     # Its end does not depend on the time that it is given.
-    (r"--budget 120 --grids \S+", "--budget 200 --grids 2x4x2 --collectives alltoall,dispatch " + SMALL),
-    (r"mpirun -np 16 moeccl-fit ", "mpirun -np 4 moeccl-fit --budget 200 --collectives alltoall " + SMALL + " "),
+    (r"--budget 120 --grids \S+", "--budget 200 --force --grids 2x4x2 --collectives alltoall,dispatch " + SMALL),
+    (r"mpirun -np 16 moeccl-fit ", "mpirun -np 4 moeccl-fit --budget 200 --force --collectives alltoall " + SMALL + " "),
     (r" --map map\.json", ""),  # which takes layers
     (r"moeccl-perf alltoall .* -f 8", r"\g<0> -n 2 -w 1 -r 2"),
     (r"moeccl-perf route .*(?= -n 100)", r"\g<0> -r 2"),

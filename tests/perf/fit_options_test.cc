@@ -88,6 +88,7 @@ TEST(FitOptions, MistakesAreNamed) {
       {{"--alternatives", "0"}, {"--alternatives"}},
       {{"--refit", "/nowhere/profile.json"}, {"/nowhere/profile.json"}},
       {{"--refit", "/dev/null", "--budget", "10"}, {"--budget", "--refit"}},
+      {{"--refit", "/dev/null", "--force"}, {"--force", "--refit"}},
       {{"--no-such-option"}, {"--no-such-option"}},
       {{"profile.json"}, {"profile.json"}},
   };

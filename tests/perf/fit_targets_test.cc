@@ -42,13 +42,13 @@ TEST(FitTargets, GroupsThatLookAlikeAreMeasuredOnce) {
   // The MP group of the second grid and the ESP group of both are two ranks of a node.
   EXPECT_EQ(textsOf(targets),
             (std::vector<std::string>{
-                "allgather of 1x2 ranks", "allreduce of 1x2 ranks", "alltoall of 2x2 ranks",
-                "alltoallv of 2x2 ranks", "alltoallv of 1x2 ranks", "reducescatter of 1x2 ranks",
-                "combine and combineallgather, grid 1x4x2",
+                "alltoall of 2x4 ranks", "allgather of 1x2 ranks", "allreduce of 1x2 ranks",
+                "alltoall of 2x2 ranks", "alltoallv of 2x2 ranks", "alltoallv of 1x2 ranks",
+                "reducescatter of 1x2 ranks", "combine and combineallgather, grid 1x4x2",
                 "dispatch and splitdispatch, grid 1x4x2", "combineallgather, grid 2x4x2"}));
   // What does not depend on MP groups is measured once and is the sample of both grids.
-  EXPECT_EQ(targets[7].grids, (std::vector<std::size_t>{0, 1}));
-  EXPECT_EQ(targets[8].grids, (std::vector<std::size_t>{1}));
+  EXPECT_EQ(targets[8].grids, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(targets[9].grids, (std::vector<std::size_t>{1}));
 }
 
 // Without MP, SAA takes turns with combine, on the grid that has no MP groups, wherever that is in
@@ -96,6 +96,19 @@ TEST(FitTargets, SamplesOfTheSamePlan) {
   EXPECT_EQ(text("combine", "dedup", unsharded, ofTwo), "combine dedup 1;combine flat 1;");
   EXPECT_EQ(text("combineallgather", "pipelined", without, with), "");
   EXPECT_EQ(text("combineallgather", "sequential", with, with), "combineallgather sequential 1;");
+}
+
+// It is the same as that of an EP group of all ranks in their order.
+TEST(FitTargets, TheAllToAllOfAllRanksIsTheFirst) {
+  const Ints nodes{0, 0, 1, 1};
+  const moecclGridShape_t sharded[] = {{1, 2, 2, moecclOrderEspEp}},
+                          whole[] = {{1, 4, 1, moecclOrderEspEp}};
+  for (const auto& grids : {sharded, whole}) {
+    const std::vector<Target> targets = targetsOf(std::span(grids, 1), nodes);
+    EXPECT_EQ(targets[0].text, "alltoall of 2x2 ranks");
+    EXPECT_EQ(targets[0].group, moecclGroupWorld);
+    EXPECT_EQ(std::ranges::count(textsOf(targets), targets[0].text), 1);
+  }
 }
 
 TEST(FitTargets, OrdersDiffer) {

@@ -11,7 +11,8 @@ import time
 import unittest
 
 OPTIONS = None  # set in main
-QUICK = ("--budget", "4", "--max-bytes", "4K", "--alternatives", "2", "--max-repetitions", "3")
+# Other tests keep the processors busy meanwhile.
+QUICK = ("--budget", "4", "--max-bytes", "4K", "--alternatives", "2", "--max-repetitions", "3", "--force")
 
 
 def environment(**more):
@@ -22,6 +23,15 @@ def environment(**more):
 def execute(*command, **more):
     return subprocess.run(list(command), capture_output=True, text=True, timeout=100,
                           stdin=subprocess.DEVNULL, env=environment(**more))
+
+
+def processor_seconds():
+    """What all programs have used; 0 where nobody says."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            return sum(map(int, file.readline().split()[1:4])) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0
 
 
 def on(nodes, *command):
@@ -80,7 +90,7 @@ class Fit(unittest.TestCase):
         measured = {(curve["collective"], curve["where"]) for curve in profile["curves"]}
         self.assertEqual(measured, {
             ("allgather", "1x2"), ("allreduce", "1x2"), ("reducescatter", "1x2"), ("alltoallv", "1x2"), ("alltoallv", "2x1"),
-            *(("alltoall", where) for where in ("1x2", "2x1", "1x2, alone", "2x1, alone")),
+            *(("alltoall", where) for where in ("2x2", "1x2", "2x1", "1x2, alone", "2x1, alone")),
             *((name, f"mp{mp},ep2,esp2 on 2x2") for mp in (1, 2)
               for name in ("dispatch", "combine", "combineallgather", "splitdispatch"))})
         self.assertGreater(len(profile["local"]["forward"]["samples"]), 0)
@@ -142,6 +152,7 @@ class Fit(unittest.TestCase):
         for budget in (4, 16, 64):  # a busy machine measures less in the same time
             process = execute(OPTIONS.fit, "--budget", str(budget), *QUICK[2:], "-o", self.profile)
             self.assertEqual(process.returncode, 0, process.stderr)
+            self.assertIn("Start as many\nranks as will train, as in\n  mpirun -np 16 moeccl-fit\n", process.stderr)
             profile = self.read(self.profile)
             both = [profile["local"][which]["samples"] for which in ("forward", "backward")]
             if min(map(len, both)) > 4:
@@ -161,7 +172,7 @@ class Fit(unittest.TestCase):
 
     def test_a_budget_cuts_and_says_so(self):
         for budget in (0.5, 2, 8, 32):  # the first is over before anything is measured where others keep the cores busy
-            process = execute(*on("2x2", OPTIONS.fit, "--budget", str(budget), "-o", self.profile))
+            process = execute(*on("2x2", OPTIONS.fit, "--budget", str(budget), "--force", "-o", self.profile))
             if "--budget was over before the first size" not in process.stderr:
                 break
         self.assertEqual(process.returncode, 0, process.stderr)
@@ -176,21 +187,25 @@ class Fit(unittest.TestCase):
                                        (pairs, ["--budget", "1e-9"], "--budget was over"),
                                        (alone, ["--budget", "1e-9"], "--budget was over"),
                                        (alone, ["--collectives", "alltoall"], "start more ranks")):
-            process = execute(*start, OPTIONS.fit, "-o", self.profile, *arguments)
+            process = execute(*start, OPTIONS.fit, "--force", "-o", self.profile, *arguments)
             self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
             self.assertRegex(process.stderr, f"nothing was measured, so {self.profile} is not written: .*{said}")
             with open(self.profile, encoding="utf-8") as file:
                 self.assertEqual(file.read(), "an old one")
 
     def test_sizes_that_cannot_be_sent_are_told(self):
-        process = execute(*on("1x2", OPTIONS.fit, "-o", self.profile, "--budget", "1", "--min-bytes", "1", "--max-bytes", "1"))
+        for budget in (1, 4, 16):  # the first may be over before anything is measured
+            process = execute(*on("1x2", OPTIONS.fit, "-o", self.profile, "--force", "--budget", str(budget),
+                                  "--min-bytes", "1", "--max-bytes", "1"))
+            if "--budget was over before the first size" not in process.stderr:
+                break
         self.assertEqual(process.returncode, 0, process.stderr)
         self.assertIn("alltoall of 1x2 ranks: none of the sizes can be sent", process.stdout)
 
     def test_what_samples_do_not_tell_is_no_number(self):
         for nodes, said in (("1x2", " GB/s for a rank inside a node; not measured between nodes\n"),
                             ("1,1", "Links: not measured inside a node; "),
-                            ("1,2", " GB/s for a rank inside a node; ")):
+                            ("1,2", "Links: not measured inside a node; ")):
             profile = self.fit(nodes, "--collectives", "alltoall", *QUICK)
             for curve in profile["curves"]:
                 for number, sample in enumerate(curve["samples"]):
@@ -203,6 +218,60 @@ class Fit(unittest.TestCase):
             self.assertEqual("between nodes, whose uplink carries" in process.stdout, nodes != "1x2", process.stdout)
             rows = [line.split() for line in process.stdout.splitlines() if line.startswith("alltoall ")]
             self.assertEqual({row[4] for row in rows}, {"-"}, process.stdout)
+
+    def test_an_alpha_below_a_pair_is_no_number(self):
+        profile = self.fit("2x2", "--collectives", "alltoall", "--grids", "1x4x1", *QUICK)
+        for curve in profile["curves"]:
+            alpha, beta = (1e-5, 1e-6) if curve["where"] == "2x2" else (1e-4, 1e-9)
+            curve["samples"] = [{"bytes": size, "seconds": alpha + beta * size, "spread": 0.1} for size in (256, 1024, 4096)]
+        with open(self.profile, "w", encoding="utf-8") as file:
+            json.dump(profile, file)
+        process = execute(OPTIONS.fit, "--refit", self.profile, "-o", self.path("again.json"))
+        self.assertEqual(process.returncode, 0, process.stderr)
+        rows = [line.split() for line in process.stdout.splitlines() if line.startswith("alltoall ")]
+        alphas = {(row[1], row[3]) for row in rows}
+        self.assertEqual(alphas, {("2x2", "-"), ("1x2", "100.0"), ("2x1", "100.0")}, process.stdout)
+
+    def test_beside_other_programs_there_is_no_profile(self):
+        before = processor_seconds()
+        for _ in os.sched_getaffinity(0):
+            spinning = subprocess.Popen(["nice", "-n", "19", "sh", "-c", "while :; do :; done"])
+            self.addCleanup(spinning.wait)
+            self.addCleanup(spinning.kill)
+        time.sleep(0.5)
+        if processor_seconds() == before:
+            self.skipTest("/proc/stat does not say what runs")
+        fit = on("1x2", OPTIONS.fit, "-o", self.profile, "--collectives", "alltoall", *QUICK[2:-1], "--budget")
+        process = execute(*fit, "2")
+        self.assertEqual(process.returncode, 1, process.stdout + process.stderr)
+        busy = r"(?:other programs take|the host of this virtual machine takes) \d+\.\d\d of the \d+ processors of rank 0's machine"
+        self.assertRegex(process.stderr, f"(?m)^moeccl-fit: busy: {busy}; waiting for at most 0:0\\d min\n")
+        self.assertRegex(process.stderr, f"moeccl-fit: {busy}, .* by --force; {self.profile} is not written\n")
+        self.assertEqual(os.listdir(self.folder), [])
+        for budget in (4, 16, 64):  # the first may be over before anything is measured
+            process = execute(*fit, str(budget), "--force")
+            if "--budget was over before the first size" not in process.stderr:
+                break
+        self.assertEqual(process.returncode, 0, process.stdout + process.stderr)
+        said = f"^The profile may be wrong, as it was written by --force:\n  {busy}, or so, in \\d+ of \\d+ looks\n"
+        self.assertRegex(process.stdout, said)
+        profile = self.read(self.profile)
+        self.assertRegex(profile["doubts"][0], busy)
+        # It stays so.
+        process = execute(OPTIONS.fit, "--refit", self.profile, "-o", self.path("again.json"))
+        self.assertRegex(process.stdout, said)
+        self.assertEqual(self.read(self.path("again.json")), profile)
+
+    def test_without_force_a_profile_has_no_doubts(self):
+        # Whether there is one depends on what else runs.
+        process = execute(*on("2x2", OPTIONS.fit, "-o", self.profile, "--collectives", "alltoall", *QUICK[:-1]))
+        if process.returncode == 0:
+            profile = self.read(self.profile)
+            self.assertNotIn("doubts", profile)
+            self.assertGreater(profile["duration"], 0)
+        else:
+            self.assertRegex(process.stderr, "is not written")
+            self.assertEqual(os.listdir(self.folder), [])
 
     def test_wrong_grid(self):
         process = execute(*on("2x2", OPTIONS.fit, "--grids", "2x4x2", "-o", self.profile))
@@ -235,7 +304,7 @@ class Fit(unittest.TestCase):
         self.assertFalse(os.path.exists(self.path("new.json")))
 
     def test_an_interrupt_leaves_no_profile(self):
-        process = subprocess.Popen(on("2x2", OPTIONS.fit, "-o", self.profile), text=True,
+        process = subprocess.Popen(on("2x2", OPTIONS.fit, "--force", "-o", self.profile), text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, env=environment())
         self.addCleanup(process.kill)
