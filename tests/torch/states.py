@@ -8,6 +8,7 @@ Weights are random, nothing is downloaded.
 import contextlib
 import copy
 import itertools
+import pickle
 import shutil
 import tempfile
 
@@ -325,6 +326,22 @@ def what_else_takes_state_dicts():
             other = spread({"ep_size": 2})
             other.load_state_dict(torch.load(f"{path}/rank{RANK}.pt"))
             assert torch.equal(output(model), output(other))
+
+
+@check
+def files_of_one_rank_lose_no_experts():
+    """What torch.save would keep of one rank is refused; within own_experts() it is what was asked for."""
+    for spread in (in_list, in_stack):
+        model = spread({})
+        with folder() as path:
+            for state in (model.state_dict(), get_model_state_dict(model)):
+                for save in (pickle.dumps, lambda each: torch.save(each, f"{path}/rank{RANK}.pt")):
+                    try:
+                        save(state)
+                        raise AssertionError("one rank's experts were saved for all")
+                    except TypeError as error:
+                        assert "full_state_dict" in str(error) and "own_experts" in str(error), error
+            torch.save(get_model_state_dict(model, options=FULL), f"{path}/rank{RANK}.pt")
 
 
 @check

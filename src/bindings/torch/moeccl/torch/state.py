@@ -22,7 +22,7 @@ def own_alone():
 
 
 class ExpertTensor(DTensor):
-    """Of one expert, which this rank has (_is_here) or another."""
+    """Of experts, which this rank has (_is_here), or of one that another has. It must be saved by those who know of all ranks."""
 
     def _with(self, local, placements):
         return DTensor.from_local(local, self.device_mesh, placements, run_check=False, shape=self.shape, stride=self.stride())
@@ -38,6 +38,13 @@ class ExpertTensor(DTensor):
 
     def __get_tensor_shard__(self, index):
         return self.to_local()
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            "this state_dict is spread over ranks, and a file of one rank would lose the experts of all others. Save it by "
+            "torch.distributed.checkpoint, or gather it on all ranks by get_model_state_dict(model, "
+            "options=StateDictOptions(full_state_dict=True)); within moeccl.torch.own_experts() a state_dict is one for a file of "
+            "each rank")
 
     def new_empty(self, *size, **options):
         # torch.distributed.checkpoint.async_save makes its copies by this, and gives them memory and attributes.
@@ -140,9 +147,8 @@ def spread(layer, name, tensor):
     if place is None or place.shared or layer.grid.size == 1 or tensor.dim() == 0:
         return tensor
     mesh, cut = _mesh_of(layer, tensor), layer.cut_of(name)
-    if place.dim is None:
-        return _expert_tensor(_part(tensor, mesh, [Partial(), *cut]), True)
-    return _part(tensor, mesh, [Shard(place.dim), *cut])
+    placement = Partial() if place.dim is None else Shard(place.dim)
+    return _expert_tensor(_part(tensor, mesh, [placement, *cut]), True)
 
 
 def listed(layer, name, tensor):
