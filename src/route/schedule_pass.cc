@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -89,6 +91,7 @@ SchedulePass::SchedulePass(Communicator& communicator, const RouteShape& shape,
     : RoutePass(shape, communicator.rank(), prices),
       schedules_(schedules),
       beginName_(std::make_shared<PlanName>(nameOf(shape))),
+      sharedName_(std::make_shared<PlanName>("route: tokens of an MP group")),
       gatherName_(std::make_shared<PlanName>("route: choices of other ranks")),
       begins_(static_cast<std::size_t>(shape.localExperts(communicator.rank())) + 1, 0) {}
 
@@ -99,9 +102,12 @@ SchedulePass::~SchedulePass() {
   padding_.reset();
 }
 
-// The largest number of tokens of all ranks.
+// The largest number of tokens of all ranks. Ranks of an MP group have the same.
 std::int64_t SchedulePass::agree(Communicator& communicator, const Routing& routing) {
-  if (shape_.maxTokens > 0) return shape_.maxTokens;
+  if (shape_.maxTokens > 0) {
+    agreeInGroup(communicator, routing.tokens);
+    return shape_.maxTokens;
+  }
   const auto ranks = static_cast<std::size_t>(communicator.ranks());
   const std::int32_t mine = routing.wrong ? kWrong : static_cast<std::int32_t>(routing.tokens);
   const std::vector<std::int32_t> tells(ranks, mine);
@@ -111,18 +117,54 @@ std::int64_t SchedulePass::agree(Communicator& communicator, const Routing& rout
     CommunicatorOob oob(communicator);
     moeccl::agree(oob, routing.wrong);  // throws
   }
-  requireShared(told);
+  requireShared(0, {told.begin(), told.end()});
   return *std::ranges::max_element(told);
 }
 
-void SchedulePass::requireShared(const std::vector<std::int32_t>& tokensOf) const {
+std::vector<int> SchedulePass::mpRanks() const {
+  const Group& mp = schedules_.groups().mp;
+  std::vector<int> ranks(static_cast<std::size_t>(mp.ranks));
+  std::iota(ranks.begin(), ranks.end(), rank_ - mp.rank);
+  return ranks;
+}
+
+std::vector<int> SchedulePass::espRanks() const {
+  const Groups& groups = schedules_.groups();
+  const moecclGridShape_t& grid = groups.shape;
+  std::vector<int> ranks;
+  for (int shard = 0; shard < groups.esp.ranks; ++shard)
+    ranks.push_back(grid.order == moecclOrderEspEp ? groups.ep.rank * grid.nEsp + shard
+                                                   : shard * grid.nEp + groups.ep.rank);
+  return ranks;
+}
+
+// Other MP groups hear nothing of it, so they are told what is wrong.
+void SchedulePass::agreeInGroup(Communicator& communicator, std::int64_t tokens) const {
+  const std::vector<int> ranks = mpRanks();
+  if (ranks.size() == 1) return;
+  std::vector<std::byte> mine(sizeof tokens);
+  std::memcpy(mine.data(), &tokens, sizeof tokens);
+  std::vector<std::int64_t> told;
+  for (const auto& its : tellGroup(communicator, sharedName_, ranks, mine))
+    std::memcpy(&told.emplace_back(), its.data(), sizeof tokens);
+  try {
+    requireShared(ranks[0], told);
+  } catch (const Error& error) {
+    communicator.revoke(error.what());
+    throw;
+  }
+}
+
+// tokensOf: of world ranks from `first` on.
+void SchedulePass::requireShared(int first, const std::vector<std::int64_t>& tokensOf) const {
   const auto ranks = static_cast<std::size_t>(schedules_.groups().shape.nMp);
+  const auto says = [&](std::size_t rank) {
+    return std::to_string(tokensOf[rank]) + " on rank " +
+           std::to_string(first + static_cast<int>(rank));
+  };
   for (std::size_t rank = 0; rank < tokensOf.size(); ++rank)
-    if (const std::size_t first = rank / ranks * ranks; tokensOf[rank] != tokensOf[first])
-      throw Error(moecclInvalidArgument, "routing.tokens is " + std::to_string(tokensOf[first]) +
-                                             " on rank " + std::to_string(first) + " and " +
-                                             std::to_string(tokensOf[rank]) + " on rank " +
-                                             std::to_string(rank) +
+    if (const std::size_t one = rank / ranks * ranks; tokensOf[rank] != tokensOf[one])
+      throw Error(moecclInvalidArgument, "routing.tokens is " + says(one) + " and " + says(rank) +
                                              "; ranks of an MP group bring the same tokens");
 }
 
@@ -162,98 +204,60 @@ GivenChoices SchedulePass::choicesOf(const Routing& routing, std::int64_t first,
   return choices;
 }
 
-// The number of tokens, then experts and weights of `room` tokens.
+// The number of tokens, their experts and weights, and as many bytes more as for `room` tokens.
 std::vector<std::byte> SchedulePass::packed(const GivenChoices& choices, std::int64_t room) const {
-  const auto most = static_cast<std::size_t>(room * shape_.choices);
   std::vector<std::byte> bytes(sizeof choices.tokens +
-                               most * (sizeof(std::int32_t) + shape_.weightBytes()));
-  std::memcpy(bytes.data(), &choices.tokens, sizeof choices.tokens);
-  std::byte* const experts = bytes.data() + sizeof choices.tokens;
-  if (choices.tokens == 0) return bytes;
-  std::memcpy(experts, choices.experts.data(), choices.experts.size() * sizeof(std::int32_t));
-  std::memcpy(experts + most * sizeof(std::int32_t), choices.weights.data(),
-              choices.weights.size());
+                               static_cast<std::size_t>(room * shape_.choices) *
+                                   (sizeof(std::int32_t) + shape_.weightBytes()));
+  std::byte* to = bytes.data();
+  const auto put = [&](std::span<const std::byte> from) { to = std::ranges::copy(from, to).out; };
+  put(std::as_bytes(std::span(&choices.tokens, 1)));
+  put(std::as_bytes(std::span(choices.experts)));
+  put(choices.weights);
   return bytes;
 }
 
 GivenChoices SchedulePass::unpacked(const std::vector<std::byte>& bytes) const {
   GivenChoices choices;
-  std::memcpy(&choices.tokens, bytes.data(), sizeof choices.tokens);
-  const std::size_t most =
-      (bytes.size() - sizeof choices.tokens) / (sizeof(std::int32_t) + shape_.weightBytes());
-  const auto count = static_cast<std::size_t>(choices.tokens * shape_.choices);
-  if (choices.tokens < 0 || count > most)
-    throw Error(moecclRemoteError,
-                "another rank's choices are of " + std::to_string(choices.tokens) +
-                    " tokens, and at most " +
-                    std::to_string(most / static_cast<std::size_t>(shape_.choices)) +
-                    " fit: ranks of an MP group bring the same tokens");
-  const std::byte* const experts = bytes.data() + sizeof choices.tokens;
-  choices.experts.resize(count);
-  choices.weights.resize(count * shape_.weightBytes());
-  if (count == 0) return choices;
-  std::memcpy(choices.experts.data(), experts, count * sizeof(std::int32_t));
-  std::memcpy(choices.weights.data(), experts + most * sizeof(std::int32_t),
-              choices.weights.size());
+  const std::byte* from = bytes.data();
+  const auto take = [&](std::span<std::byte> to) {
+    std::copy_n(from, to.size(), to.data());
+    from += to.size();
+  };
+  take(std::as_writable_bytes(std::span(&choices.tokens, 1)));
+  choices.experts.resize(static_cast<std::size_t>(choices.tokens * shape_.choices));
+  choices.weights.resize(choices.experts.size() * shape_.weightBytes());
+  take(std::as_writable_bytes(std::span(choices.experts)));
+  take(choices.weights);
   return choices;
+}
+
+// The choices of these ranks, of up to `room` tokens each.
+std::vector<GivenChoices> SchedulePass::gather(Communicator& communicator,
+                                               const std::vector<int>& ranks,
+                                               const GivenChoices& own, std::int64_t room) const {
+  std::vector<GivenChoices> all;
+  for (const auto& its : tellGroup(communicator, gatherName_, ranks, packed(own, room)))
+    all.push_back(unpacked(its));
+  return all;
 }
 
 // Ranks of an MP group bring the same tokens. For each token the choices count that its owner
 // brings, and those are gathered here.
 void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) const {
-  const Groups& groups = schedules_.groups();
   const LayerShape& own = setup_->own;
-  const int first = rank_ / groups.mp.ranks * groups.mp.ranks;
-  const auto partOf = [&](int part) {
-    return std::min(own.partTokens, own.tokens - own.firstToken(part));
+  const auto begin = [&](int part) {
+    return static_cast<std::size_t>(own.firstToken(part) * shape_.choices);
   };
-  std::vector<RankBytes> sends, receives;
-  const std::int64_t begin = own.firstToken(groups.mp.rank), count = partOf(groups.mp.rank);
-  const auto choices = static_cast<std::size_t>(shape_.choices);
-  const Routing mine{
-      count, all.experts.data() + begin * shape_.choices,
-      all.weights.data() + static_cast<std::size_t>(begin) * choices * shape_.weightBytes()};
-  const std::vector<std::byte> part = packed(choicesOf(mine, 0, count), own.partTokens);
-  for (int peer = 0; peer < groups.mp.ranks; ++peer) {
-    if (peer == groups.mp.rank) continue;
-    sends.push_back({first + peer, part});
-    receives.push_back({first + peer, std::vector<std::byte>(part.size())});
+  const Routing whole{all.tokens, all.experts.data(), all.weights.data()};
+  const std::int64_t first = own.firstToken(schedules_.groups().mp.rank);
+  const GivenChoices mine = choicesOf(whole, first, std::min(own.partTokens, own.tokens - first));
+  int from = 0;
+  for (const GivenChoices& theirs : gather(communicator, mpRanks(), mine, own.partTokens)) {
+    const std::size_t at = begin(from++);
+    std::ranges::copy(theirs.experts, all.experts.data() + at);
+    std::ranges::copy(theirs.weights, all.weights.data() + at * shape_.weightBytes());
   }
-  communicator.exchange(gatherName_, sends, receives);
-  for (const RankBytes& from : receives) {
-    const GivenChoices theirs = unpacked(from.bytes);
-    if (theirs.tokens != partOf(from.rank - first))
-      throw Error(moecclRemoteError,
-                  "rank " + std::to_string(from.rank) + " of the MP group brings other tokens");
-    const auto at = static_cast<std::size_t>(own.firstToken(from.rank - first)) * choices;
-    std::ranges::copy(theirs.experts, all.experts.begin() + static_cast<std::ptrdiff_t>(at));
-    std::ranges::copy(theirs.weights,
-                      all.weights.begin() + static_cast<std::ptrdiff_t>(at * shape_.weightBytes()));
-  }
-}
-
-// The choices of all ranks of the ESP group, by its ranks.
-std::vector<GivenChoices> SchedulePass::gatherBatches(Communicator& communicator,
-                                                      const GivenChoices& own) const {
-  const Groups& groups = schedules_.groups();
-  const moecclGridShape_t& grid = groups.shape;
-  const auto worldRank = [&](int shard) {
-    return grid.order == moecclOrderEspEp ? groups.ep.rank * grid.nEsp + shard
-                                          : shard * grid.nEp + groups.ep.rank;
-  };
-  const std::vector<std::byte> batch = packed(own, setup_->largest);
-  std::vector<RankBytes> sends, receives;
-  for (int shard = 0; shard < groups.esp.ranks; ++shard) {
-    if (shard == groups.esp.rank) continue;
-    sends.push_back({worldRank(shard), batch});
-    receives.push_back({worldRank(shard), std::vector<std::byte>(batch.size())});
-  }
-  communicator.exchange(gatherName_, sends, receives);
-  std::vector<GivenChoices> all;
-  auto next = receives.begin();
-  for (int shard = 0; shard < groups.esp.ranks; ++shard)
-    all.push_back(shard == groups.esp.rank ? own : unpacked((next++)->bytes));
-  return all;
 }
 
 std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
@@ -275,7 +279,7 @@ std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
   GivenChoices batch = choicesOf(routing, 0, tokens_);
   if (groups.mp.ranks > 1) gatherParts(communicator, batch);
   if (setup_->work.gatesBatches() && groups.esp.ranks > 1) {
-    for (GivenChoices& each : gatherBatches(communicator, batch))
+    for (GivenChoices& each : gather(communicator, espRanks(), batch, setup_->largest))
       all.push_back(with(std::move(each)));
     return all;
   }

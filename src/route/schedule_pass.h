@@ -38,14 +38,18 @@ class SchedulePass final : public RoutePass {
   struct Setup;
 
   std::int64_t agree(Communicator& communicator, const Routing& routing);
-  void requireShared(const std::vector<std::int32_t>& tokensOf) const;
+  void agreeInGroup(Communicator& communicator, std::int64_t tokens) const;
+  void requireShared(int first, const std::vector<std::int64_t>& tokensOf) const;
+  // World ranks.
+  std::vector<int> mpRanks() const;
+  std::vector<int> espRanks() const;
   // Sets up a pass of tokens_ tokens, where `largest` is the largest number of all ranks.
   void setUp(std::int64_t largest, const ScheduleChoice& choice);
   std::vector<ScheduleWork::Given> given(Communicator& communicator, const Routing& routing);
   GivenChoices choicesOf(const Routing& routing, std::int64_t first, std::int64_t count) const;
+  std::vector<GivenChoices> gather(Communicator& communicator, const std::vector<int>& ranks,
+                                   const GivenChoices& own, std::int64_t room) const;
   void gatherParts(Communicator& communicator, GivenChoices& all) const;
-  std::vector<GivenChoices> gatherBatches(Communicator& communicator,
-                                          const GivenChoices& own) const;
   std::vector<std::byte> packed(const GivenChoices& choices, std::int64_t room) const;
   GivenChoices unpacked(const std::vector<std::byte>& bytes) const;
   // Runs one of the pass's calls.
@@ -58,7 +62,7 @@ class SchedulePass final : public RoutePass {
   std::int64_t elements() const { return tokens_ * shape_.hidden; }
 
   RouteSchedules& schedules_;
-  const std::shared_ptr<const PlanName> beginName_, gatherName_;
+  const std::shared_ptr<const PlanName> beginName_, sharedName_, gatherName_;
   std::int64_t tokens_ = 0;
   bool combined_ = false;  // since begin()
   std::optional<std::size_t> alternative_;

@@ -1,5 +1,5 @@
-// Exchanges blocks of equal size among all ranks: by an all-to-all on hosts, by single messages on
-// GPUs.
+// Exchanges blocks of equal size: among all ranks by an all-to-all on hosts, by single messages on
+// GPUs and among some ranks.
 #include "src/route/tells.h"
 
 #include <cstring>
@@ -27,6 +27,19 @@ void tellEachOther(Communicator& communicator, const std::shared_ptr<const PlanN
   communicator.exchange(name, sends, receives);
   for (std::size_t rank = 0; rank < receives.size(); ++rank)
     std::memcpy(to + rank * bytes, receives[rank].bytes.data(), bytes);
+}
+
+std::vector<std::vector<std::byte>> tellGroup(Communicator& communicator,
+                                              const std::shared_ptr<const PlanName>& name,
+                                              const std::vector<int>& ranks,
+                                              const std::vector<std::byte>& mine) {
+  std::vector<RankBytes> sends;
+  for (const int rank : ranks) sends.push_back({rank, mine});
+  std::vector<RankBytes> receives = sends;
+  communicator.exchange(name, sends, receives);
+  std::vector<std::vector<std::byte>> told;
+  for (RankBytes& from : receives) told.push_back(std::move(from.bytes));
+  return told;
 }
 
 }  // namespace moeccl

@@ -309,6 +309,13 @@ TEST(RouteScheduleErrors, NameTheFieldThatDiffers) {
   });
 }
 
+// Ranks come here all, or the communicator is revoked. So a revoke meets what comes next.
+void meet(std::atomic<int>& here, const Scheduled& c, moecclComm_t comm) {
+  moecclResult_t state = moecclSuccess;
+  for (++here; here < c.ranks() && state == moecclSuccess; std::this_thread::yield())
+    check(moecclCommGetAsyncError(comm, &state));
+}
+
 // What only one rank can see all of them learn, with its text. Where Begin tells nothing, it
 // revokes the communicator.
 TEST(RouteScheduleErrors, OneRankWithAWrongRouting) {
@@ -335,10 +342,7 @@ TEST(RouteScheduleErrors, OneRankWithAWrongRouting) {
         onGrid(c.grid, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
           const bool wrong = rank == 1;
           Begun begun(c, comm, grid, rank);
-          // A revoke is to meet what comes next.
-          moecclResult_t state = moecclSuccess;
-          for (++here; here < c.ranks() && state == moecclSuccess; std::this_thread::yield())
-            check(moecclCommGetAsyncError(comm, &state));
+          meet(here, c, comm);
           const std::vector<int32_t> experts = wrong ? it.experts : std::vector<int32_t>(4, -1);
           const std::vector<float> weights(4, 1), tokens(4 * SchedulePass::kHidden);
           moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
@@ -356,6 +360,7 @@ TEST(RouteScheduleErrors, OneRankWithAWrongRouting) {
             result = moecclPassDispatch(pass, tokens.data(), rows.data(), nullptr);
           }
           if (!wrong) checkError(result, moecclRemoteError, comm, {it.says, "rank 1"});
+          moecclResult_t state = moecclSuccess;
           check(moecclCommGetAsyncError(comm, &state));
           if (state == moecclSuccess) return begun.pass->both();
           checkThat(maxTokens > 0, "the communicator is lost");
@@ -398,6 +403,49 @@ TEST(RouteScheduleErrors, AnMpGroupWithDifferentNumbersOfTokens) {
                {"routing.tokens is 3 on rank 2 and 2 on rank 3", "bring the same tokens"});
     begun.pass->both();
   });
+}
+
+// Where Begin asks no other rank, those of an MP group ask each other. Ranks of other groups learn
+// it from them.
+TEST(RouteScheduleErrors, AnMpGroupWithDifferentNumbersOfTokensBelowMaxTokens) {
+  const Scheduled tries[] = {
+      {.grid = kFour, .schedule = "S1"},
+      {.grid = kFour, .schedule = "S1", .capacityFactor = 1},
+      {.grid = kFour, .schedule = "S2", .capacityFactor = 1},
+      {.grid = kFour, .schedule = "baseline", .capacityFactor = 1, .training = false},
+      {.grid = {4, 2, 2, moecclOrderEspEp}, .schedule = "PPMoE"}};
+  for (Scheduled c : tries)
+    for (const int64_t tokens : {1, 63}) {
+      c.maxTokens = 64;
+      SCOPED_TRACE(textOf(c));
+      const int first = 2 / c.grid.nMp * c.grid.nMp;
+      const auto saying = [](int64_t count, int rank) {
+        return std::to_string(count) + " on rank " + std::to_string(rank);
+      };
+      const std::string says =
+          "routing.tokens is " + (first == 2 ? saying(tokens, 2) + " and " + saying(9, 3)
+                                             : saying(9, 0) + " and " + saying(tokens, 2));
+      std::atomic<int> here{0};
+      onGrid(c.grid, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
+        Begun begun(c, comm, grid, rank);
+        meet(here, c, comm);
+        const std::vector<int32_t> none(64 * 2, -1);
+        const std::vector<float> weights(none.size(), 1), sent(64 * SchedulePass::kHidden);
+        std::vector<float> rows(65536);
+        moecclRoutePass_t pass = nullptr;
+        moecclResult_t result =
+            begin(begun.route, rank == 2 ? tokens : 9, none.data(), weights.data(), nullptr, &pass);
+        const bool ofGroup = rank / c.grid.nMp == 2 / c.grid.nMp;
+        checkThat(!ofGroup || result != moecclSuccess, "the group's ranks have begun");
+        if (result == moecclSuccess)
+          result = moecclPassDispatch(pass, sent.data(), rows.data(), nullptr);
+        checkThat(result == moecclRemoteError || (ofGroup && result == moecclInvalidArgument),
+                  "another result");
+        checkError(result, result, comm, {says, "bring the same tokens"});
+        check(moecclPassEnd(pass));
+        throw Aborts{};
+      });
+    }
 }
 
 TEST(RouteScheduleErrors, RoutesWithoutAScheduleSaveNone) {
