@@ -3,6 +3,38 @@
 #include <array>
 
 namespace moeccl::schedules {
+namespace {
+
+bool isIndex(Dim dim) {
+  return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
+         dim == Dim::localExperts;
+}
+bool isRows(Dim dim) {
+  return dim == Dim::capacity || dim == Dim::slots || dim == Dim::chunkSlots || boundLate(dim) ||
+         dim == Dim::keptRows;
+}
+
+}  // namespace
+
+Shape behindIndices(const Shape& shape) {
+  Shape dims;
+  for (const Dim dim : shape)
+    if (!isIndex(dim)) dims.push_back(dim);
+  return dims;
+}
+
+Holds holdsOf(const Table& table) {
+  const Shape dims = behindIndices(table.shape);
+  if (table.element == Element::count64) return dims.empty() ? Holds::counts : Holds::any;
+  if (table.element == Element::real64)
+    return table.shape == Shape{Dim::sums} ? Holds::sums : Holds::any;
+  if (table.shape == Shape{Dim::gateWeights}) return Holds::gateWeights;
+  if (table.shape == Shape{Dim::residualWeights}) return Holds::residualWeights;
+  if (dims.size() != 2) return Holds::any;
+  if (isTokens(dims[0]) && dims[1] == Dim::choices) return Holds::routing;
+  if (dims[1] != Dim::embedding) return Holds::any;
+  return isTokens(dims[0]) ? Holds::tokens : isRows(dims[0]) ? Holds::rows : Holds::any;
+}
 
 const Signature& signatureOf(Kind kind) {
   using enum Holds;

@@ -1,6 +1,6 @@
 // What a phase of each kind reads and writes, forward and backward: a row of one table. The printer
 // takes the name from it, the verifier the tables that a phase may have, and mirrored() the
-// backward phase.
+// backward phase. What a table holds follows from the table alone.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,16 @@ enum class Holds : std::uint8_t {
   gateWeights,      // [gateWeights]
   residualWeights,  // [residualWeights]
 };
+
+// `any`: nothing of the above.
+Holds holdsOf(const Table& table);
+// A shape's dimensions but those of ranks and experts.
+Shape behindIndices(const Shape& shape);
+// Whether rows are only some of those of the tokens; other ranks of the MP group have the rest.
+// Whatever adds up such rows by their tokens makes summands.
+inline bool areSomeOf(const Table& rows, const Table& tokens) {
+  return rows.held.mp != tokens.held.mp;
+}
 
 // Tables of one phase that hold the same have one shape. Tokens and routing are of the same tokens.
 // Counts that bind rows are read behind `reads`, and are not listed.

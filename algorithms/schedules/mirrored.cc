@@ -128,7 +128,7 @@ class Mirror {
     }
     for (const std::size_t read : signature.gradients)
       contribute(back, phase.reads[read], heldBackward(phase, read));
-    if (const int last = phase.reads.back(); table(last).element == Element::count64)
+    if (const int last = phase.reads.back(); holdsOf(table(last)) == Holds::counts)
       back.reads.push_back(kept(last));
     made_.add(std::move(back));
   }
@@ -142,12 +142,11 @@ class Mirror {
       return {.mp = part ? State::partial : State::replicated};
     }
     Held held = dual(it.held);
-    // Each rank has the gradients that come from its own rows, of tokens that others have too.
-    const Table& made = table(phase.writes[0]);
-    const bool ofOwnRows =
-        phase.kind == Kind::permute ? made.held.mp != it.held.mp : made.held.mp == State::partial;
-    if (!phase.routed && ofOwnRows && signatureOf(phase.kind).reads[read] != Holds::rows)
-      held.mp = State::partial;
+    if (phase.routed || holdsOf(it) == Holds::rows) return held;
+    // What comes back of some of the rows is a summand.
+    for (const int other : {phase.reads[0], phase.writes[0]})
+      if (holdsOf(table(other)) == Holds::rows && areSomeOf(table(other), it))
+        held.mp = State::partial;
     return held;
   }
 
@@ -204,7 +203,7 @@ class Mirror {
       contribute(joined, to, table(to).held);
       return made_.add(std::move(joined));
     }
-    if (table(to).element == Element::layer && table(to).shape.back() == Dim::choices) {
+    if (holdsOf(table(to)) == Holds::routing) {
       Phase joined{.kind = Kind::join,
                    .name = "own part among zeros",
                    .reads = {of(from)},

@@ -4,6 +4,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "algorithms/schedules/kinds.h"
+
 namespace moeccl::schedules {
 namespace {
 
@@ -303,8 +305,7 @@ int Builder::combine(int rows, int routing, std::string made) {
   result.name = std::move(made);
   result.role = Role::made;
   result.shape.back() = Dim::embedding;
-  // What is added up on a rank is some of all that its replicas have.
-  if (at(rows).held.mp != at(routing).held.mp) result.held.mp = State::partial;
+  if (areSomeOf(at(rows), at(routing))) result.held.mp = State::partial;
   return make({.kind = Kind::combine, .name = "un-permute, weighted", .reads = {rows, routing}},
               std::move(result));
 }

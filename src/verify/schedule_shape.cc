@@ -9,25 +9,8 @@ namespace {
 
 using namespace schedules;
 
-bool isIndex(Dim dim) {
-  return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
-         dim == Dim::localExperts;
-}
-bool isRows(Dim dim) {
-  return dim == Dim::capacity || dim == Dim::slots || dim == Dim::chunkSlots || boundLate(dim) ||
-         dim == Dim::keptRows;
-}
-
 // Counts, and rows, of the rank's own experts.
 const Shape kByRank = {Dim::localExperts, Dim::ranks};
-
-// What is behind the indices.
-Shape inner(const Shape& shape) {
-  Shape dims;
-  for (const Dim dim : shape)
-    if (!isIndex(dim)) dims.push_back(dim);
-  return dims;
-}
 
 Shape ofBatch(Shape shape) {
   std::ranges::replace_if(shape, isTokens, Dim::tokens);
@@ -56,21 +39,22 @@ class ScheduleShapeCheck {
       case Kind::exchange:
         if (back || reads != phase_.writes.size()) return false;
         for (std::size_t i = 0; i < reads; ++i)
-          if (inner(in(i).shape) != inner(out(i).shape) || in(i).element != out(i).element)
+          if (behindIndices(in(i).shape) != behindIndices(out(i).shape) ||
+              in(i).element != out(i).element)
             return false;
         return true;
       case Kind::regroup:
-        return !back && are(1, 1) && sameInner() && in(0).element == out(0).element;
+        return !back && are(1, 1) && sameBehindIndices() && in(0).element == out(0).element;
       case Kind::split:
       case Kind::join:
         return !back && are(1, 1) && in(0).element == Element::layer &&
                out(0).element == Element::layer &&
                (phase_.group == GroupKind::mp
-                    ? ofBatch(inner(in(0).shape)) == ofBatch(inner(out(0).shape))
-                    : sameInner());
+                    ? ofBatch(behindIndices(in(0).shape)) == ofBatch(behindIndices(out(0).shape))
+                    : sameBehindIndices());
       case Kind::add:
-        return !back && are(1, 1) && holds(in(0), Holds::tokens) && holds(out(0), Holds::tokens) &&
-               ofBatch(in(0).shape) == ofBatch(out(0).shape);
+        return !back && are(1, 1) && holdsOf(in(0)) == Holds::tokens &&
+               holdsOf(out(0)) == Holds::tokens && ofBatch(in(0).shape) == ofBatch(out(0).shape);
       case Kind::route:
         return fitsSignature(reads) && in(0).shape.size() == 2 && out(0).shape == kByRank;
       default:
@@ -82,36 +66,8 @@ class ScheduleShapeCheck {
   const Table& at(int index) const { return schedule_.tables[static_cast<std::size_t>(index)]; }
   const Table& in(std::size_t i) const { return at(phase_.reads[i]); }
   const Table& out(std::size_t i) const { return at(phase_.writes[i]); }
-  bool sameInner() const { return inner(in(0).shape) == inner(out(0).shape); }
-
-  static bool holds(const Table& table, Holds what) {
-    const Shape dims = inner(table.shape);
-    const auto ends = [&](bool (*first)(Dim), Dim last) {
-      return dims.size() == 2 && first(dims[0]) && dims[1] == last;
-    };
-    switch (what) {
-      case Holds::sums:
-        return table.element == Element::real64 && table.shape == Shape{Dim::sums};
-      case Holds::counts:
-        return table.element == Element::count64 && dims.empty();
-      default:
-        break;
-    }
-    if (table.element != Element::layer) return false;
-    switch (what) {
-      case Holds::tokens:
-        return ends(isTokens, Dim::embedding);
-      case Holds::routing:
-        return ends(isTokens, Dim::choices);
-      case Holds::rows:
-        return ends(isRows, Dim::embedding);
-      case Holds::gateWeights:
-        return table.shape == Shape{Dim::gateWeights};
-      case Holds::residualWeights:
-        return table.shape == Shape{Dim::residualWeights};
-      default:
-        return false;
-    }
+  bool sameBehindIndices() const {
+    return behindIndices(in(0).shape) == behindIndices(out(0).shape);
   }
 
   // Whether the tables are those of the kind's signature, and have shapes that belong together.
@@ -128,7 +84,7 @@ class ScheduleShapeCheck {
       return false;
     const Table *tokens = nullptr, *rows = nullptr, *routing = nullptr;
     const auto fits = [&](const Table& table, Holds what) {
-      if (!holds(table, what)) return false;
+      if (holdsOf(table) != what) return false;
       if (what == Holds::rows) {
         if (rows == nullptr) rows = &table;
         return table.shape == rows->shape;
@@ -160,7 +116,7 @@ class ScheduleShapeCheck {
     late_ = std::ranges::any_of(phase_.reads, isLate) || std::ranges::any_of(phase_.writes, isLate);
     const Table& last = at(phase_.reads.back());
     return !late_ || (phase_.reads.size() > 1 && last.element == Element::count64 &&
-                      inner(last.shape).empty() &&
+                      behindIndices(last.shape).empty() &&
                       (last.shape == kByRank ||
                        (std::ranges::count(last.shape, Dim::esp) == 1 && last.shape.size() == 3)));
   }
