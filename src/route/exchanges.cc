@@ -1,7 +1,7 @@
 // The exchanges of a pass, by the collectives of its groups.
 #include <algorithm>
 
-#include "src/route/executor.h"
+#include "src/route/pass_run.h"
 
 namespace moeccl::schedules {
 namespace {
@@ -28,7 +28,7 @@ void PassRun::exchange(const Phase& phase) {
     }
     return;
   }
-  const moecclStream_t stream = phase.stream == 0 ? stream_ : executor_.side(phase.stream).get();
+  const moecclStream_t stream = phase.stream == 0 ? stream_ : side(phase.stream).get();
   const bool rows = carrier(schedule(), phase) == Collective::allToAllv;
   check(phase.name, rows ? ofRows(phase, stream) : even(phase, stream));
   const bool adds = rows && phase.collective == Collective::reduceScatter;
@@ -39,7 +39,7 @@ void PassRun::exchange(const Phase& phase) {
     if (at(phase.writes[i]) != at(phase.reads[i]))
       mover_.copy(at(phase.writes[i]), at(phase.reads[i]), elements(phase.reads[i]), stream_);
   // The next exchange there may need that, and the memory that it is done with.
-  if ((adds || several) && phase.stream != 0) executor_.side(phase.stream).follow(stream_);
+  if ((adds || several) && phase.stream != 0) side(phase.stream).follow(stream_);
 }
 
 moecclResult_t PassRun::even(const Phase& phase, moecclStream_t stream) {

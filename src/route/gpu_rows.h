@@ -165,7 +165,9 @@ class GpuRouter : public Base {
                                 rowShape_.embedding, expertStride, inputGradient, stream);
   }
 
-  schedules::Chosen chosen() override { return {tables_.tokens, tables_.experts, tables_.weights}; }
+  moecclRouting_t chosen() override {
+    return routingOf(tables_.tokens, tables_.experts, tables_.weights);
+  }
   void setWeightGradients(const float* from, void* to, moecclStream_t stream) override {
     const std::int64_t count = tables_.tokens * rowShape_.choices;
     rowCompute_.zero(to, count, stream);

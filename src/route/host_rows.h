@@ -119,13 +119,14 @@ class HostRouter : public Base {
                           written(inputGradient));
   }
 
-  schedules::Chosen chosen() override {
+  moecclRouting_t chosen() override {
     if constexpr (std::is_same_v<Wide<Real>, float>) {
-      if (tables_.slots == nullptr) return {tables_.tokens, tables_.experts, tables_.weights};
+      if (tables_.slots == nullptr)
+        return routingOf(tables_.tokens, tables_.experts, tables_.weights);
       kept_.resize(static_cast<std::size_t>(tables_.tokens * rowShape_.choices));
       for (std::size_t i = 0; i < kept_.size(); ++i)
         kept_[i] = tables_.slots[i] < 0 ? -1 : tables_.experts[i];
-      return {tables_.tokens, kept_.data(), tables_.weights};
+      return routingOf(tables_.tokens, kept_.data(), tables_.weights);
     } else {
       return Base::chosen();
     }

@@ -19,29 +19,41 @@ bool isOfPart(const Table& table) {
   return hasDim(table, Dim::partTokens) || hasDim(table, Dim::chunkTokens);
 }
 
+// Rows of the experts at a time.
+std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Sizes& sizes) {
+  std::int64_t rows = 0;
+  for (const schedules::Phase& phase : schedule.phases) {
+    if (phase.kind != schedules::Kind::experts) continue;
+    const Table& given = schedule.tables[static_cast<std::size_t>(phase.reads[0])];
+    const schedules::Shape& shape = given.shape;
+    if (std::ranges::any_of(shape, schedules::boundLate)) continue;
+    rows = std::max(rows, hasDim(given, Dim::keptRows)
+                              ? sizes.at(phase.oneByOne ? Dim::tokens : Dim::keptRows)
+                              : sizes.elements(std::span(shape).first(shape.size() - 1)));
+  }
+  return rows;
+}
+
 }  // namespace
 
-LayerWork::LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward,
-                     bool keeps)
-    : RowWork(groups, compute, compute.shape(), forward), compute_(compute), sums_(compute) {
+LayerWork::LayerWork(const Groups& groups, Compute& compute)
+    : RowWork(groups, compute, compute.shape(), this), compute_(compute), sums_(compute) {
   std::vector<RowRouter*> all;
   for (int chunk = 0; chunk < chunks(); ++chunk) {
-    const int kept = !keeps ? -1 : ofBatches() ? groups.esp.rank : 0;
+    const int kept = shape().training ? static_cast<int>(ownRouter()) : -1;
     Routers made = compute.routers(routersOfChunk(), gatedTokens(), kept);
     for (const auto& each : made) all.push_back(each.get());
     std::ranges::move(made, std::back_inserter(routers_));
   }
   setRouters(std::move(all));
+  compute.reserveRows(rowsAtOnce(forward(), sizes()));
+  compute.await(nullptr);  // what has been cleared
 }
 
 std::optional<gates::Draw> LayerWork::drawOf(int rank) const {
   if (!shape().training) return std::nullopt;
   return gates::Draw{static_cast<std::uint64_t>(shape().seed), static_cast<std::uint64_t>(step_),
                      static_cast<std::uint64_t>(firstBatch_ + rank / shape().grid.nMp)};
-}
-
-Router& LayerWork::gateOf(const Table& routing) {
-  return *gatesOf(routing)[static_cast<std::size_t>(ofBatches() ? groups().esp.rank : 0)];
 }
 
 Router::Tokens LayerWork::tokensOfStep(const Step& step) const {

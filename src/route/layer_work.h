@@ -17,10 +17,10 @@
 namespace moeccl {
 
 // Memory, elements and streams as in src/route/mover.h. What it is made with must outlive it.
-class LayerWork final : public RowWork {
+class LayerWork final : public OwnWork, public RowWork {
  public:
-  // keeps: what the gate's backward needs.
-  LayerWork(const Groups& groups, Compute& compute, const schedules::Schedule& forward, bool keeps);
+  // `compute`: for a shape, which is that of the passes.
+  LayerWork(const Groups& groups, Compute& compute);
 
   // For the passes from now on. step: of the training, for what is random, as is the number of the
   // first MP group's batch.
@@ -53,7 +53,7 @@ class LayerWork final : public RowWork {
   std::span<std::unique_ptr<Router>> gatesOf(const schedules::Table& table) {
     return ofChunk(std::span(routers_), table);
   }
-  Router& gateOf(const schedules::Table& routing);
+  Router& gateOf(const schedules::Table& routing) { return *gatesOf(routing)[ownRouter()]; }
   // Tokens of the step, of one batch.
   Router::Tokens tokensOfStep(const schedules::Step& step) const;
   // Where w1, b1, w2 and b2 of the residual branch begin where they lie behind each other, and

@@ -54,6 +54,11 @@ LayerShape chosenShape(const Groups& groups, moecclMoeConfig_t config, moecclSch
 
 }  // namespace
 
+MoeLayer::Running::Running(const Groups& groups, std::shared_ptr<Compute> with, bool timed)
+    : compute(std::move(with)), work(groups, *compute), pass(work, memory, memory) {
+  if (timed) pass.takeTimes();
+}
+
 MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSchedule_t requested,
                    bool onGpu, MakeCompute make, const Candidates& candidates)
     : config_(config),
@@ -73,7 +78,7 @@ MoeLayer::MoeLayer(moecclGrid_t grid, const moecclMoeConfig_t& config, moecclSch
   if (learning_ != nullptr) now_ = learning_->learner().current();
   running_.resize(now_ + 1);
   if (learning_ != nullptr) running_.resize(learning_->learner().alternatives().size());
-  running_[now_] = std::make_shared<Running>(groups_, first, compute_, learning_ != nullptr);
+  running_[now_] = std::make_shared<Running>(groups_, compute_, learning_ != nullptr);
   last_ = prepared_ = now_;
 }
 
@@ -86,7 +91,7 @@ void MoeLayer::makeRoute() {
   route_ =
       schedules::routeFor(groups_, static_cast<int>(shape().experts),
                           static_cast<int>(shape().choices), shape().embedding, shape().datatype);
-  running_[now_]->setRoute(route_.get());
+  running_[now_]->pass.setRoute(route_.get());
 }
 
 MoeLayer::~MoeLayer() {
@@ -107,16 +112,16 @@ bool MoeLayer::prepare(std::size_t alternative) {
   prepared_ = alternative;
   if (running_[alternative] != nullptr) return true;
   try {
-    const LayerShape& shape = learning_->shape(alternative);
-    running_[alternative] = std::make_shared<Running>(groups_, shape, make_(shape), true);
-    running_[alternative]->setRoute(route_.get());
+    running_[alternative] =
+        std::make_shared<Running>(groups_, make_(learning_->shape(alternative)), true);
+    running_[alternative]->pass.setRoute(route_.get());
     return true;
   } catch (const std::exception&) {  // there is no memory for it, so there is no change
     return false;
   }
 }
 
-Running& MoeLayer::beginStep() {
+MoeLayer::Running& MoeLayer::beginStep() {
   if (learning_ != nullptr) {
     learning_->begin([this](std::size_t alternative) { return prepare(alternative); });
     now_ = learning_->learner().running();
@@ -134,18 +139,6 @@ void MoeLayer::dropUnused() {
 
 void MoeLayer::record(std::size_t alternative, Pass pass, const schedules::PassRun& run) {
   if (learning_ != nullptr) learning_->learner().record(alternative, pass, run.times());
-}
-
-moecclStream_t MoeLayer::begin(moecclStream_t stream) {
-  if (compute_->onStreams()) {
-    compute_->requireUsable(stream);
-    passed_->holdUp(stream);
-    return stream;
-  }
-  const moecclResult_t result = moecclStreamSynchronize(stream);
-  if (result != moecclSuccess)
-    throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
-  return nullptr;
 }
 
 template <typename Start>
@@ -179,10 +172,10 @@ void MoeLayer::run(Running& running, moecclStream_t stream, Start start, End end
 
 void MoeLayer::runExperts(Running& running, moecclStream_t stream) {
   const schedules::ExpertsStep& step = running.pass.experts();
-  Compute* const compute = &running.compute();
+  Compute* const compute = running.compute.get();
   const std::int64_t most = compute->expertsAtOnce(), experts = std::ssize(step.begins) - 1;
   for (const schedules::ExpertRun& run : step.copies) {
-    const std::int64_t begins[] = {0, run.count}, at = run.begin * running.shape.embedding;
+    const std::int64_t begins[] = {0, run.count}, at = run.begin * running.work.shape().embedding;
     compute->expertBackward(weights_, run.counts ? gradients_ : LayerGradients{},
                             {run.expert, begins}, compute->at(step.given, at),
                             compute->at(step.gradients, at), stream);
@@ -211,14 +204,14 @@ void MoeLayer::abandon(schedules::PassRun& pass, moecclStream_t stream) {
 }
 
 void MoeLayer::forward(const void* input, void* output, moecclStream_t stream) {
-  const moecclStream_t ready = begin(stream);
+  const moecclStream_t ready = comeBehind(*compute_, *passed_, stream);
   Running& running = beginStep();
   last_ = now_;
   const auto start = [&](moecclStream_t on) {
     hasStats_ = false;
     running.work.setFirstBatch(firstBatch_);
     running.work.setStep(step_);
-    running.pass.start(Pass::forward, input, output, on);
+    running.pass.start(Pass::forward, {.input = input, .output = output}, on);
   };
   run(running, ready, start, [&](moecclStream_t on) {
     stats_.summarise(running.work.batchSums(), on);
@@ -233,10 +226,10 @@ void MoeLayer::backward(const void* outputGradient, double auxiliaryLossScale, v
                         moecclStream_t stream) {
   Running& running = *running_[last_];
   const auto start = [&](moecclStream_t on) {
-    running.pass.start(Pass::backward, outputGradient, inputGradient, on);
+    running.pass.start(Pass::backward, {.input = outputGradient, .output = inputGradient}, on);
     running.work.setSumGradients(stats_.lossBackward(auxiliaryLossScale, on));
   };
-  run(running, begin(stream), start, [](moecclStream_t) {});
+  run(running, comeBehind(*compute_, *passed_, stream), start, [](moecclStream_t) {});
   record(last_, Pass::backward, running.pass);
 }
 
@@ -310,8 +303,8 @@ std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
     };
   }
   const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
-  auto made = std::make_shared<Running>(groups_, saved, make_(saved), false);
-  made->setRoute(route_.get());
+  auto made = std::make_shared<Running>(groups_, make_(saved), false);
+  made->pass.setRoute(route_.get());
   return [this, made] {
     running_ = {made};
     now_ = last_ = 0;

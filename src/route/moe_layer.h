@@ -9,8 +9,9 @@
 
 #include "moeccl/moe.h"
 #include "src/route/compute_makers.h"
+#include "src/route/layer_work.h"
 #include "src/route/learning.h"
-#include "src/route/running.h"
+#include "src/route/pass_run.h"
 
 namespace moeccl {
 
@@ -34,7 +35,7 @@ class MoeLayer {
   void makeRoute();
 
   // The shape of the next Forward, unless that is the one that changes it.
-  const LayerShape& shape() const { return running_[now_]->shape; }
+  const LayerShape& shape() const { return running_[now_]->work.shape(); }
   const Groups& groups() const { return groups_; }
 
   void setWeights(const LayerWeights& weights);
@@ -63,8 +64,17 @@ class MoeLayer {
   std::function<void()> restoreChoice(std::string_view text);
 
  private:
-  // Gets ready for a pass. Returns the stream that its work goes on.
-  moecclStream_t begin(moecclStream_t stream);
+  // All that the layer needs under one of the schedules that it may run under.
+  struct Running {
+    // timed: passes take the time of their phases.
+    Running(const Groups& groups, std::shared_ptr<Compute> with, bool timed);
+
+    const std::shared_ptr<Compute> compute;
+    schedules::PassMemory memory;
+    LayerWork work;
+    schedules::PassRun pass;
+  };
+
   // A pass: start(stream) starts it, end(stream) is what follows it.
   template <typename Start, typename End>
   void run(Running& running, moecclStream_t stream, Start start, End end);

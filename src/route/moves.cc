@@ -1,7 +1,7 @@
 // How a pass moves rows on its rank: splits, joins, other orders.
 #include <algorithm>
 
-#include "src/route/executor.h"
+#include "src/route/pass_run.h"
 
 namespace moeccl::schedules {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "moeccl/moe.h"
-#include "src/route/executor.h"
 #include "src/route/learning.h"
+#include "src/route/pass_run.h"
 #include "src/route/route_shape.h"
 #include "src/route/schedule_work.h"
 

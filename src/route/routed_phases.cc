@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "src/base/boundary.h"
-#include "src/route/executor.h"
+#include "src/route/pass_run.h"
 
 namespace moeccl::schedules {
 
@@ -27,15 +27,11 @@ PassRun::Routed& PassRun::routed(const Phase& phase) {
 void PassRun::route(const Phase& phase) {
   Routed& it = routed(phase);
   it.pass.reset();
-  const Chosen chosen = work_.chosen(table(phase.reads[0]));
-  it.tokens = chosen.tokens;
-  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
-  routing.tokens = chosen.tokens;
-  routing.experts = chosen.experts;
-  routing.weights = chosen.weights;
+  const moecclRouting_t routing = work_.chosen(table(phase.reads[0]));
+  it.tokens = routing.tokens;
   moecclRoutePass_t made = nullptr;
-  check(phase.name, moecclRouteBegin(executor_.route(), &routing,
-                                     mover_.onStreams() ? stream_ : nullptr, &made));
+  check(phase.name,
+        moecclRouteBegin(route_, &routing, mover_.onStreams() ? stream_ : nullptr, &made));
   it.pass.reset(made);
   moecclRows_t rows = MOECCL_ROWS_INITIALIZER;
   check(phase.name, moecclPassGetRows(made, &rows));
@@ -47,8 +43,7 @@ void PassRun::route(const Phase& phase) {
 void PassRun::moveRouted(const Phase& phase) {
   if (half_->written[static_cast<std::size_t>(phase.writes[0])] != 0)
     throw Error(moecclInternalError, phase.name + ": no layer's schedule adds what was routed");
-  check(phase.name,
-        moveRouted(phase, phase.stream == 0 ? stream_ : executor_.side(phase.stream).get()));
+  check(phase.name, moveRouted(phase, phase.stream == 0 ? stream_ : side(phase.stream).get()));
   if (phase.kind != Kind::combine || !phase.backward) return;
   Routed& it = routed(phase);
   it.weighted = &phase;

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "kernels/permute.h"
+#include "moeccl/route.h"
 #include "src/base/error.h"
-#include "src/route/work.h"
 
 namespace moeccl {
 
@@ -16,6 +16,15 @@ struct RowShape {
   std::int32_t experts, choices;
   std::int64_t groupSlots;  // places per expert and capacity group
 };
+
+inline moecclRouting_t routingOf(std::int64_t tokens, const std::int32_t* experts,
+                                 const void* weights) {
+  moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+  routing.tokens = tokens;
+  routing.experts = experts;
+  routing.weights = weights;
+  return routing;
+}
 
 class RowRouter {
  public:
@@ -35,8 +44,9 @@ class RowRouter {
   virtual void scatterBackward(const void* rowGradients, std::int64_t expertStride,
                                void* inputGradient, moecclStream_t stream) = 0;
 
-  // For token routing, which float64 does not have: see schedules::Work.
-  virtual schedules::Chosen chosen() {
+  // For token routing, which float64 does not have: the choices in the memory of its buffers, -1
+  // for those that have no place, and their weights.
+  virtual moecclRouting_t chosen() {
     throw Error(moecclInternalError, "token routing where there is none");
   }
   virtual void setWeightGradients(const float*, void*, moecclStream_t) {}

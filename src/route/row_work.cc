@@ -2,6 +2,9 @@
 #include "src/route/row_work.h"
 
 #include <algorithm>
+#include <string>
+
+#include "src/model/schedule_terms.h"
 
 namespace moeccl {
 
@@ -13,31 +16,57 @@ namespace {
 
 bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, schedules::boundLate); }
 
+schedules::Schedule atOnce(schedules::Schedule schedule) {
+  for (schedules::Phase& phase : schedule.phases) phase.oneByOne = false;
+  return schedule;
+}
+
+// Nobody adds up gradients of a gate that there is not.
+schedules::Sizes sizesWith(const OwnWork* own, schedules::Sizes sizes) {
+  if (own == nullptr) sizes.at(Dim::gateWeights) = 0;
+  return sizes;
+}
+
 }  // namespace
 
-RowWork::RowWork(const Groups& groups, RowCompute& compute, const LayerShape& shape,
-                 const schedules::Schedule& forward)
+moecclStream_t comeBehind(RowCompute& compute, Mark& passed, moecclStream_t stream) {
+  if (compute.onStreams()) {
+    compute.requireUsable(stream);
+    passed.holdUp(stream);
+    return stream;
+  }
+  const moecclResult_t result = moecclStreamSynchronize(stream);
+  if (result != moecclSuccess)
+    throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
+  return nullptr;
+}
+
+RowWork::RowWork(const Groups& groups, RowCompute& compute, const LayerShape& shape, OwnWork* own)
     : compute_(compute),
+      own_(own),
       shape_(shape),
-      sizes_(sizesOf(shape, forward)),
+      forward_(scheduleOf(Pass::forward)),
+      backward_(shape.training ? std::optional(scheduleOf(Pass::backward)) : std::nullopt),
+      sizes_(sizesWith(own, sizesOf(shape, forward_))),
       groups_(groups),
       keptBegins_(static_cast<std::size_t>(shape.localExperts) + 1) {
-  for (const schedules::Phase& phase : forward.phases) {
+  for (const schedules::Phase& phase : forward_.phases) {
     if (phase.kind != schedules::Kind::gate) continue;
-    const Table& tokens = forward.tables[static_cast<std::size_t>(phase.reads[0])];
+    const Table& tokens = forward_.tables[static_cast<std::size_t>(phase.reads[0])];
     ofBatches_ = tokens.shape.front() == Dim::esp;
     gatedTokens_ = sizes_.paddedTokens(tokens);
     ++chunks_;
   }
 }
 
+schedules::Schedule RowWork::scheduleOf(Pass pass) const {
+  const schedules::Schedule& known = valueOf(shape_, pass);
+  return own_ == nullptr || compute_.onStreams() ? atOnce(known) : known;
+}
+
 void RowWork::setRouters(std::vector<RowRouter*> routers) {
   routers_ = std::move(routers);
   begins_.resize(routers_.size());
-}
-
-RowRouter& RowWork::routerOf(const Table& routing) {
-  return *routersOf(routing)[static_cast<std::size_t>(ofBatches_ ? groups_.esp.rank : 0)];
 }
 
 std::int64_t RowWork::tokensOf(const Table& table) const {
@@ -60,8 +89,6 @@ void RowWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
         counts[at++] = run[1] - run[0];
       }
 }
-
-schedules::Chosen RowWork::chosen(const Table& routing) { return routerOf(routing).chosen(); }
 
 void RowWork::setWeightGradients(const Table& routing, const float* from, void* to,
                                  moecclStream_t stream) {

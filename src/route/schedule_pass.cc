@@ -22,12 +22,6 @@ namespace {
 // Instead of a number of tokens: the rank's routing is wrong.
 constexpr std::int32_t kWrong = -1;
 
-// Nobody adds up gradients of a gate.
-schedules::Sizes withoutGate(schedules::Sizes sizes) {
-  sizes.at(schedules::Dim::gateWeights) = 0;
-  return sizes;
-}
-
 // Whether gates take the batches of all ranks of an ESP group.
 bool gatesBatches(const LayerShape& shape) {
   const schedules::Schedule& forward = valueOf(shape, Pass::forward);
@@ -54,34 +48,24 @@ std::string nameOf(const RouteShape& shape) {
 
 // What a pass takes under one schedule, for so many tokens.
 struct SchedulePass::Setup {
-  Setup(RouteSchedules& all, const RouteShape& route, const LayerShape& layer,
-        const LayerShape& ownLayer, std::int64_t itsLargest, const ScheduleChoice& itsChoice,
-        schedules::PassMemory& memory)
+  // layer: the shape of the tokens that the schedule sees, with the places that the largest number
+  // takes. ownLayer: that of the MP group's own tokens.
+  Setup(RouteSchedules& all, const LayerShape& layer, const LayerShape& ownLayer,
+        std::int64_t itsLargest, const ScheduleChoice& itsChoice, schedules::PassMemory& memory)
       : choice(itsChoice),
         largest(itsLargest),
-        shape(layer),
         own(ownLayer),
-        forward(schedules::atOnce(valueOf(layer, Pass::forward))),
-        backward(route.training ? std::optional(schedules::atOnce(valueOf(layer, Pass::backward)))
-                                : std::nullopt),
-        sizes(withoutGate(sizesOf(layer, forward))),
-        executor(forward, backward ? &*backward : nullptr, sizes, all.groups(), all.compute(),
-                 all.memory(), true),
-        work(all.groups(), all.compute(), layer, forward),
-        run(executor, work, memory) {
-    executor.setRoute(all.route());
-    if (route.learn) run.takeTimes();
+        first(own.firstToken(all.groups().mp.rank)),
+        count(std::min(own.partTokens, own.tokens - first)),
+        work(all.groups(), all.compute(), layer),
+        run(work, memory, all.memory()) {
+    run.setRoute(all.route());
   }
 
   const ScheduleChoice choice;
   const std::int64_t largest;
-  // The shape of the tokens that the schedule sees, with the places that the largest number takes;
-  // and that of the MP group's own tokens.
-  const LayerShape shape, own;
-  const schedules::Schedule forward;
-  const std::optional<schedules::Schedule> backward;
-  const schedules::Sizes sizes;
-  schedules::Executor executor;
+  const LayerShape own;
+  const std::int64_t first, count;  // tokens of these that this rank owns
   ScheduleWork work;
   schedules::PassRun run;
 };
@@ -181,7 +165,8 @@ void SchedulePass::setUp(std::int64_t largest, const ScheduleChoice& choice) {
     shape = own;
     if (!shape.dropless) shape.groupSlots = shape.gate.capacitySlots = places;
   }
-  setup_ = std::make_unique<Setup>(schedules_, shape_, shape, own, largest, choice, memory_);
+  setup_ = std::make_unique<Setup>(schedules_, shape, own, largest, choice, memory_);
+  if (shape_.learn) setup_->run.takeTimes();
 }
 
 GivenChoices SchedulePass::choicesOf(const Routing& routing, std::int64_t first,
@@ -250,8 +235,7 @@ void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) co
     return static_cast<std::size_t>(own.firstToken(part) * shape_.choices);
   };
   const Routing whole{all.tokens, all.experts.data(), all.weights.data()};
-  const std::int64_t first = own.firstToken(schedules_.groups().mp.rank);
-  const GivenChoices mine = choicesOf(whole, first, std::min(own.partTokens, own.tokens - first));
+  const GivenChoices mine = choicesOf(whole, setup_->first, setup_->count);
   int from = 0;
   for (const GivenChoices& theirs : gather(communicator, mpRanks(), mine, own.partTokens)) {
     const std::size_t at = begin(from++);
@@ -271,9 +255,8 @@ std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
   };
   std::vector<ScheduleWork::Given> all;
   if (setup_->work.gatesPart()) {
-    const std::int64_t first = own.firstToken(groups.mp.rank);
-    const std::int64_t count = std::min(own.partTokens, own.tokens - first);
-    all.push_back({choicesOf(routing, first, count), own.groupTokens, own.groupSlots});
+    all.push_back(
+        {choicesOf(routing, setup_->first, setup_->count), own.groupTokens, own.groupSlots});
     return all;
   }
   GivenChoices batch = choicesOf(routing, 0, tokens_);
@@ -290,17 +273,8 @@ std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
 template <typename Call>
 void SchedulePass::run(Communicator& communicator, void* stream, Call call) {
   const RouteSchedules::Device current(schedules_);
-  GivenCompute& compute = schedules_.compute();
-  moecclStream_t on = static_cast<moecclStream_t>(stream);
-  if (compute.onStreams()) {
-    compute.requireUsable(on);
-    schedules_.passed().holdUp(on);
-  } else {
-    const moecclResult_t result = moecclStreamSynchronize(on);
-    if (result != moecclSuccess)
-      throw Error(result, std::string("the stream's earlier work: ") + moecclGetLastError(nullptr));
-    on = nullptr;
-  }
+  const moecclStream_t on =
+      comeBehind(schedules_.compute(), schedules_.passed(), static_cast<moecclStream_t>(stream));
   try {
     call(on);
     schedules_.passed().set(on);
@@ -313,22 +287,25 @@ void SchedulePass::run(Communicator& communicator, void* stream, Call call) {
   schedules_.returned = schedules::Clock::now();
 }
 
+void SchedulePass::runPart(Pass pass, Part part, const schedules::PassRun::Callers& callers,
+                           moecclStream_t stream) {
+  setup_->run.start(pass, callers, stream, part);
+  setup_->run.advance();
+}
+
 void SchedulePass::begin(Communicator& communicator, const Routing& routing, void* stream) {
   const std::int64_t largest = agree(communicator, routing);
   const RouteSchedules::Begun begun = schedules_.begin(largest);
   tokens_ = routing.tokens;
   alternative_ = begun.alternative;
   combined_ = false;
-  std::int64_t first = 0, count = 0;
   run(communicator, stream, [&](moecclStream_t on) {
     setUp(largest, begun.choice);
-    first = setup_->own.firstToken(schedules_.groups().mp.rank);
-    count = std::min(setup_->own.partTokens, tokens_ - first);
-    setup_->work.set(given(communicator, routing), first, count, on);
-    setup_->run.tell(on);
+    setup_->work.set(given(communicator, routing), setup_->first, setup_->count, on);
+    runPart(Pass::forward, Part::tells, {}, on);
   });
   std::ranges::copy(setup_->run.rowBegins(), begins_.begin());
-  loads_.add(count * shape_.choices, routing.experts + first * shape_.choices);
+  loads_.add(setup_->count * shape_.choices, routing.experts + setup_->first * shape_.choices);
   loads_.addRows(begins_.back());
 }
 
@@ -343,7 +320,7 @@ void SchedulePass::rankCounts(Communicator& communicator, std::int64_t* counts) 
 }
 
 const void* SchedulePass::padded(const void* tokens, moecclStream_t stream) {
-  const std::int64_t all = setup_->shape.tokens * shape_.hidden;
+  const std::int64_t all = setup_->work.shape().tokens * shape_.hidden;
   if (all == elements()) return tokens;
   roomFor(nullptr);
   GivenCompute& compute = schedules_.compute();
@@ -353,7 +330,7 @@ const void* SchedulePass::padded(const void* tokens, moecclStream_t stream) {
 }
 
 void* SchedulePass::roomFor(void* tokens) {
-  const std::int64_t all = setup_->shape.tokens * shape_.hidden;
+  const std::int64_t all = setup_->work.shape().tokens * shape_.hidden;
   if (all == elements()) return tokens;
   const auto bytes = static_cast<std::size_t>(all * schedules_.compute().elementBytes());
   if (bytes > paddingRoom_) schedules_.compute().grow(padding_, paddingRoom_, bytes);
@@ -367,24 +344,21 @@ void SchedulePass::unpad(void* tokens, moecclStream_t stream) {
 
 void SchedulePass::dispatch(Communicator& communicator, const void* tokens, void* rows,
                             void* stream) {
-  run(communicator, stream,
-      [&](moecclStream_t on) { setup_->run.toRows(padded(tokens, on), rows, on); });
+  run(communicator, stream, [&](moecclStream_t on) {
+    runPart(Pass::forward, Part::before, {.input = padded(tokens, on), .rows = rows}, on);
+  });
 }
 
 void SchedulePass::combine(Communicator& communicator, const void* rows, void* output, bool forward,
                            void* stream) {
-  schedules::PassRun& pass = setup_->run;
-  pass.skipTo(schedules_.returned);
+  const Pass which = forward ? Pass::forward : Pass::backward;
+  setup_->run.skipTo(schedules_.returned);
   run(communicator, stream, [&](moecclStream_t on) {
-    if (forward)
-      pass.toTokens(rows, roomFor(output), on);
-    else
-      pass.toTokensBackward(rows, roomFor(output), on);
+    runPart(which, Part::behind, {.output = roomFor(output), .results = rows}, on);
     unpad(output, on);
   });
   combined_ |= forward;
-  if (alternative_)
-    schedules_.record(*alternative_, forward ? Pass::forward : Pass::backward, pass);
+  if (alternative_) schedules_.record(*alternative_, which, setup_->run);
 }
 
 void SchedulePass::combineBackward(Communicator& communicator, const void* outputGradients,
@@ -397,7 +371,8 @@ void SchedulePass::combineBackward(Communicator& communicator, const void* outpu
   run(communicator, stream, [&](moecclStream_t on) {
     // Without weights nobody needs what the rows were.
     const void* const were = shape_.weighs() ? rows : rowGradients;
-    setup_->run.toRowsBackward(padded(outputGradients, on), were, rowGradients, on);
+    runPart(Pass::backward, Part::before,
+            {.input = padded(outputGradients, on), .rows = rowGradients, .again = were}, on);
     if (shape_.weighs()) setup_->work.takeWeightGradients(weightGradients, on);
   });
 }

@@ -55,6 +55,9 @@ class SchedulePass final : public RoutePass {
   // Runs one of the pass's calls.
   template <typename Call>
   void run(Communicator& communicator, void* stream, Call call);
+  using Part = schedules::PassRun::Part;
+  void runPart(Pass pass, Part part, const schedules::PassRun::Callers& callers,
+               moecclStream_t stream);
   // Where the schedule takes more tokens than the caller brings: in memory of the pass's own.
   const void* padded(const void* tokens, moecclStream_t stream);
   void* roomFor(void* tokens);

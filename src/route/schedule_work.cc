@@ -7,7 +7,7 @@
 
 #include "kernels/capacity.h"
 #include "src/base/error.h"
-#include "src/route/executor.h"
+#include "src/route/pass_run.h"
 
 namespace moeccl {
 
@@ -15,16 +15,20 @@ using schedules::Dim;
 using schedules::Step;
 using schedules::Table;
 
-ScheduleWork::ScheduleWork(const Groups& groups, GivenCompute& compute, const LayerShape& shape,
-                           const schedules::Schedule& forward)
-    : RowWork(groups, compute, shape, forward), compute_(compute) {
-  for (const schedules::Phase& phase : forward.phases)
+ScheduleWork::ScheduleWork(const Groups& groups, GivenCompute& compute, const LayerShape& shape)
+    : RowWork(groups, compute, shape, nullptr), compute_(compute) {
+  for (const schedules::Phase& phase : forward().phases)
     if (phase.kind == schedules::Kind::gate)
       gatesPart_ =
-          hasDim(forward.tables[static_cast<std::size_t>(phase.reads[0])], Dim::partTokens);
-  lists_ = shape.dropless || std::ranges::any_of(forward.tables, [](const Table& it) {
+          hasDim(forward().tables[static_cast<std::size_t>(phase.reads[0])], Dim::partTokens);
+  lists_ = shape.dropless || std::ranges::any_of(forward().tables, [](const Table& it) {
              return hasDim(it, Dim::keptRows);
            });
+  if (backward() != nullptr)
+    for (const schedules::Phase& phase : backward()->phases)
+      if (phase.kind == schedules::Kind::combine)
+        addsGradients_ = backward()->tables[static_cast<std::size_t>(phase.writes[1])].held.mp ==
+                         schedules::State::partial;
   std::vector<RowRouter*> all;
   for (int i = 0; i < routersOfChunk(); ++i) {
     routers_.push_back(
@@ -74,7 +78,7 @@ void ScheduleWork::set(std::vector<Given> given, std::int64_t first, std::int64_
     beginsOf({})[i] = it.begins.data();
   }
   if (lists_) setKept();
-  const Tables& own = tables_[static_cast<std::size_t>(ofBatches() ? this->groups().esp.rank : 0)];
+  const Tables& own = tables_[ownRouter()];
   dropped_ = 0;
   if (shape().dropless) return;
   const std::int64_t begin = choicesOf(gatesPart_ ? 0 : first);
@@ -96,16 +100,13 @@ void ScheduleWork::gate(const Step& step) {
 
 void ScheduleWork::setWeightGradients(const Table&, const float* from, void*,
                                       moecclStream_t stream) {
-  const std::int64_t count = choicesOf(tables_[0].given.choices.tokens);
-  const std::size_t bytes = static_cast<std::size_t>(count) * weightBytes();
+  const std::size_t bytes = static_cast<std::size_t>(ownChoices()) * weightBytes();
   if (bytes > wideRoom_) compute_.grow(wide_, wideRoom_, bytes);
   compute_.copy(wide_.get(), from, static_cast<std::int64_t>(bytes) / compute_.elementBytes(),
                 stream);
 }
 
 void ScheduleWork::combineBackward(const Step& step) {
-  const auto own = static_cast<std::size_t>(ofBatches() ? groups().esp.rank : 0);
-  const std::int64_t count = choicesOf(tables_[own].given.choices.tokens);
   const std::size_t bytes = static_cast<std::size_t>(choicesOf(gatedTokens())) * 8;
   if (bytes > ofRowsRoom_) compute_.grow(ofRows_, ofRowsRoom_, bytes);
   if (bytes > wideRoom_) compute_.grow(wide_, wideRoom_, bytes);
@@ -114,7 +115,7 @@ void ScheduleWork::combineBackward(const Step& step) {
   Step redirected = step;
   redirected.writes = writes;
   RowWork::combineBackward(redirected);
-  compute_.widen(ofRows_.get(), count, wide_.get(), step.stream);
+  compute_.widen(ofRows_.get(), ownChoices(), wide_.get(), step.stream);
 }
 
 void ScheduleWork::takeWeightGradients(void* weightGradients, moecclStream_t stream) {
@@ -125,7 +126,6 @@ void ScheduleWork::takeWeightGradients(void* weightGradients, moecclStream_t str
                                      std::string(what) + ": " + moecclGetLastError(nullptr));
   };
   const std::int64_t tokens = shape().tokens;
-  const bool sums = shape().schedule == moecclSchedulePpMoe;
   if (mp.ranks > 1 && gatesPart_) {
     for (int part = 0; part < mp.ranks; ++part) {
       const auto at = static_cast<std::size_t>(part);
@@ -141,10 +141,8 @@ void ScheduleWork::takeWeightGradients(void* weightGradients, moecclStream_t str
                         recvCounts_.data(), recvBegins_.data(), weightType(), mp.comm, stream),
         "MP-AllGather of the weights' gradients");
   }
-  const auto own = static_cast<std::size_t>(ofBatches() ? groups().esp.rank : 0);
-  const std::int64_t count = choicesOf(tables_[own].given.choices.tokens);
-  // Each rank has those of its own experts.
-  if (mp.ranks > 1 && sums)
+  const std::int64_t count = ownChoices();
+  if (mp.ranks > 1 && addsGradients_)
     return check(moecclAllReduce(wide_.get(), weightGradients, static_cast<std::size_t>(count),
                                  weightType(), moecclSum, mp.comm, stream),
                  "AllReduce of the weights' gradients");

@@ -20,8 +20,7 @@ struct GivenChoices {
 class ScheduleWork final : public RowWork {
  public:
   // `compute` and `groups` must outlive this.
-  ScheduleWork(const Groups& groups, GivenCompute& compute, const LayerShape& shape,
-               const schedules::Schedule& forward);
+  ScheduleWork(const Groups& groups, GivenCompute& compute, const LayerShape& shape);
 
   // Before a pass. By ESP rank where the schedule gates batches of all of them, else the one that
   // this rank gates; groupTokens and groupSlots: of a capacity group of each, where the shape has
@@ -46,12 +45,6 @@ class ScheduleWork final : public RowWork {
   void setWeightGradients(const schedules::Table& routing, const float* from, void* to,
                           moecclStream_t stream) override;
   void combineBackward(const schedules::Step& step) override;
-  // Nobody gates.
-  void gateBackward(const schedules::Step&) override {}
-  void residual(const schedules::Step&) override {}
-  void residualBackward(const schedules::Step&) override {}
-  double* sums() override { return nullptr; }
-  void addGradients(schedules::Dim, const void*, moecclStream_t) override {}
 
  private:
   // The choices of one router, with what follows from them.
@@ -60,11 +53,14 @@ class ScheduleWork final : public RowWork {
     std::vector<std::int64_t> slots, used, begins, listed;
   };
   std::int64_t choicesOf(std::int64_t tokens) const { return tokens * shape().choices; }
+  // Of the own batch, or of the part of it that this rank gates.
+  std::int64_t ownChoices() const { return choicesOf(tables_[ownRouter()].given.choices.tokens); }
   moecclDataType_t weightType() const;
   std::size_t weightBytes() const { return sizeOf(weightType()); }
 
   GivenCompute& compute_;
   bool gatesPart_ = false, lists_ = false;
+  bool addsGradients_ = false;  // ranks of the MP group have summands of those of weights
   std::int64_t dropped_ = 0;
   std::vector<std::unique_ptr<GivenRouter>> routers_;
   std::vector<Tables> tables_;  // by router

@@ -146,7 +146,9 @@ def check_names(code, known, rule):
         if re.search(rf"^({names})$|=\s*({names})\b", text):
             yield line, f'"{text}"', rule
     for folder, name in known:
-        for line, text in code.words(rf"\b{folder}\s*::\s*({name}|{name.lower()})\b"):
+        # As moeccl::schedules::s1, or as moecclScheduleS1 of the public API.
+        number = rf"|\b(?i:moecclSchedule{name})\b" if folder == "schedules" else ""
+        for line, text in code.words(rf"\b{folder}\s*::\s*({name}|{name.lower()})\b{number}"):
             yield line, text, rule
 
 

@@ -20,6 +20,7 @@ REGISTRY = """registry = {
 }
 schedules = {
   'S1': ['mirrored', 'one'],
+  'ExpertsInside': ['mirrored', 'two'],
 }
 """
 
@@ -83,7 +84,7 @@ GOOD = {
     "src/comm/comm.h": '#include "src/exec/transport.h"\n#include "algorithms/registry.h"\n',
     "src/comm/stream.h": "",
     "src/comm/domain.cc": '#include "src/comm/comm.h"\n',
-    "src/route/executor.cc": '#include "src/base/error.h"\nconst char* a = "not S1";\n',
+    "src/route/pass_run.cc": '#include "src/base/error.h"\nconst char* a = "not S1"; int b = moecclScheduleS1s + moecclScheduleAuto;\n',
     "src/bindings/mpi/shim.cc": "#include <moeccl/moeccl.h>\n",
     "src/moe/layer.cc": '#include "kernels/copy.h"\n#include "src/base/error.h"\n#include <moeccl/moeccl.h>\n',
     "src/api/api.cc": '#include "src/comm/comm.h"\n#include "src/probe/probe.h"\n',
@@ -136,8 +137,10 @@ BAD = [
     ("src/moe/layer.cc", '#include "algorithms/plan.h"\n', 4, "src/moe may include"),
     ("src/moe/layer.cc", '#include "src/comm/comm.h"\n', 4, "src/moe may include"),
     ("src/moe/layer.cc", '#include "algorithms/schedules/s1.h"\n', 4, "not a file of this repository"),
-    ("src/route/executor.cc", 'const char* b = "S1";\n', 3, "no schedule by name"),
-    ("src/route/executor.cc", "auto s = schedules::s1();\n", 3, "no schedule by name"),
+    ("src/route/pass_run.cc", 'const char* b = "S1";\n', 3, "no schedule by name"),
+    ("src/route/pass_run.cc", "auto s = schedules::s1();\n", 3, "no schedule by name"),
+    ("src/route/pass_run.cc", "bool b = schedule == moecclScheduleS1;\n", 3, "no schedule by name"),
+    ("src/model/price.cc", "auto s = moecclScheduleEXPERTSinside;\n", 3, "no schedule by name"),
     ("src/bindings/mpi/shim.cc", '#include "src/base/error.h"\n', 2, "src/bindings may include"),
     ("perf/bench.cc", '#include "src/base/error.h"\n', 3, "perf may include"),
     ("perf/bench.cc", '#include "include/moeccl/moeccl.h"\n', 3, "as <moeccl/...>"),

@@ -1,7 +1,8 @@
 // Runs the phases of a pass in order: waits for streams, binds rows and grows buffers once counts
 // are known, and stops at the experts. Other files run exchanges (exchanges.cc), moves (moves.cc)
-// and token routing (routed_phases.cc).
-#include "src/route/executor.h"
+// and token routing (routed_phases.cc), and tell what runs when around the caller's experts
+// (around_experts.cc).
+#include "src/route/pass_run.h"
 
 #include <algorithm>
 #include <new>
@@ -12,62 +13,64 @@ namespace {
 bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, boundLate); }
 bool has(const Table& table, Dim dim) { return std::ranges::count(table.shape, dim) > 0; }
 
+const Schedule& scheduleOf(const RowWork& work, bool isForward) {
+  return isForward ? work.forward() : *work.backward();
+}
+
 }  // namespace
 
-Schedule atOnce(Schedule schedule) {
-  for (Phase& phase : schedule.phases) phase.oneByOne = false;
-  return schedule;
+PassRun::Half::Half(const RowWork& work, const Half* forward)
+    : binding(scheduleOf(work, forward == nullptr), work.sizes(), work.groups(),
+              work.compute().elementBytes(), forward == nullptr ? work.backward() : nullptr,
+              forward == nullptr ? nullptr : &forward->binding, work.own() == nullptr),
+      experts(static_cast<std::size_t>(
+          std::ranges::find(schedule().phases, Kind::experts, &Phase::kind) -
+          schedule().phases.begin())) {
+  for (std::size_t i = 0; i < schedule().phases.size(); ++i) parts.push_back(partOf(*this, i));
 }
 
-Executor::Executor(const Schedule& forward, const Schedule* backward, const Sizes& sizes,
-                   const Groups& groups, Mover& mover, PassMemory& memory, bool around)
-    : sizes_(sizes),
-      groups_(groups),
-      mover_(mover),
-      forward_(forward, sizes, groups, mover.elementBytes(), backward, nullptr, around),
-      memory_(memory) {
-  int streams = forward.streams;
-  if (backward != nullptr) {
-    backward_.emplace(*backward, sizes, groups, mover.elementBytes(), nullptr, &forward_, around);
-    streams = std::max(streams, backward->streams);
-  }
-  for (int i = 1; i < streams; ++i) sides_.push_back(mover.sideStream(groups.world.comm));
-  memory_.resize(buffers().size());
-}
-
-PassRun::PassRun(Executor& executor, Work& work, PassMemory& memory)
-    : executor_(executor),
-      work_(work),
-      mover_(executor.mover()),
-      sizes_(executor.sizes()),
-      groups_(executor.groups()),
-      counts_(static_cast<std::size_t>(executor.forward().schedule().chunks),
-              Counts(sizes_, groups_)),
-      forward_(executor.forward()),
-      memory_(memory),
+PassRun::PassRun(RowWork& work, PassMemory& own, PassMemory& shared)
+    : work_(work),
+      mover_(work.compute()),
+      sizes_(work.sizes()),
+      groups_(work.groups()),
+      own_(own),
+      shared_(shared),
+      counts_(static_cast<std::size_t>(work.forward().chunks), Counts(sizes_, groups_)),
+      forward_(work, nullptr),
       bound_(counts_.size()),
       ownCounts_(counts_.size(), -1),
       routed_(counts_.size()) {
-  memory_.resize(executor.buffers().size());
+  if (work.backward() != nullptr) backward_.emplace(work, &forward_);
   makeLayouts(forward_, nullptr);
-  if (executor.backward() != nullptr) {
-    backward_.emplace(*executor.backward());
+  if (backward_) {
     makeLayouts(*backward_, &forward_);
-    findGradients(*backward_);
+    if (work.own() != nullptr) findGradients(*backward_);
   }
-  for (std::size_t i = 0; i < executor.buffers().size(); ++i)
-    reserve(i, executor.buffers()[i].bytes);
-  if (executor.keptRoom() > 0) reserveKept();
+  makeStreams();
+  makeRoom();
+}
+
+void PassRun::makeStreams() {
+  std::size_t streams = 0;
+  eachHalf([&](const Half& half) {
+    streams = std::max(streams, static_cast<std::size_t>(half.schedule().streams));
+  });
+  for (std::size_t i = 1; i < streams; ++i) sides_.push_back(mover_.sideStream(groups_.world.comm));
+  joined_.resize(streams);
+  queued_.resize(streams);
+}
+
+void PassRun::makeRoom() {
+  for (PassMemory* memory : {&own_, &shared_}) memory->resize(buffers().size());
+  for (std::size_t i = 0; i < buffers().size(); ++i) reserve(i, buffers()[i].bytes);
+  if (keptRoom() > 0) reserveKept();
   std::size_t widest = 0;
-  for (const Half* half : {&forward_, backward_ ? &*backward_ : nullptr}) {
-    if (half == nullptr) continue;
-    times_.resize(std::max(times_.size(), half->schedule().phases.size() + 1));
-    for (const Phase& phase : half->schedule().phases)
+  eachHalf([&](const Half& half) {
+    times_.resize(std::max(times_.size(), half.schedule().phases.size() + 1));
+    for (const Phase& phase : half.schedule().phases)
       widest = std::max({widest, phase.reads.size(), phase.writes.size()});
-    const auto streams = static_cast<std::size_t>(half->schedule().streams);
-    joined_.resize(std::max(joined_.size(), streams));
-  }
-  queued_.resize(joined_.size());
+  });
   reads_.resize(widest);
   writes_.resize(widest);
   first_ = std::make_unique<bool[]>(widest);
@@ -99,8 +102,6 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
     const auto read = static_cast<std::size_t>(phase.reads[0]);
     own[static_cast<std::size_t>(phase.writes[0])] = makesRows || own[read] != crosses;
   }
-  half.experts = static_cast<std::size_t>(
-      std::ranges::find(schedule.phases, Kind::experts, &Phase::kind) - schedule.phases.begin());
   for (std::size_t i = 0; i < own.size(); ++i)
     if (isRuns(schedule.tables[i]))
       half.layouts[i].emplace(schedule.tables[i].shape, own[i],
@@ -121,18 +122,12 @@ void PassRun::findGradients(Half& half) {
   }
 }
 
-Memory& PassRun::memoryOf(std::size_t buffer) {
-  return (executor_.buffers()[buffer].own ? memory_ : executor_.memory()).memory[buffer];
-}
-std::size_t& PassRun::roomOf(std::size_t buffer) {
-  return (executor_.buffers()[buffer].own ? memory_ : executor_.memory()).room[buffer];
-}
-
 void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
-  std::size_t& room = roomOf(buffer);
+  PassMemory& memory = memoryFor(buffer);
+  std::size_t& room = memory.room[buffer];
   const auto needed = static_cast<std::size_t>(bytes);
   if (needed <= room) return;
-  const bool dropless = executor_.buffers()[buffer].late && executor_.keptRoom() == 0;
+  const bool dropless = buffers()[buffer].late && keptRoom() == 0;
   const auto textOf = [&](const std::string& why) {
     const std::int64_t embedding = sizes_.at(Dim::embedding);
     return "there is no memory for " + std::to_string(bytes / embedding / mover_.elementBytes()) +
@@ -142,7 +137,7 @@ void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
            why;
   };
   try {
-    mover_.grow(memoryOf(buffer), room, needed);
+    mover_.grow(memory.memory[buffer], room, needed);
   } catch (const std::bad_alloc&) {
     if (!dropless) throw;
     throw Error(moecclSystemError, textOf(""));
@@ -155,11 +150,11 @@ void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
 // Where choices can be dropped there is room for all rows from the beginning.
 void PassRun::reserveKept() {
   const std::int64_t row = sizes_.at(Dim::embedding) * mover_.elementBytes();
-  for (std::size_t i = 0; i < executor_.buffers().size(); ++i) {
-    const PassBuffer& buffer = executor_.buffers()[i];
+  for (std::size_t i = 0; i < buffers().size(); ++i) {
+    const PassBuffer& buffer = buffers()[i];
     if (!buffer.late) continue;
-    const std::int64_t one = std::min(executor_.keptRoom(), sizes_.at(Dim::tokens));
-    reserve(i, (buffer.kept ? executor_.keptRoom() : one) * row);
+    const std::int64_t one = std::min(keptRoom(), sizes_.at(Dim::tokens));
+    reserve(i, (buffer.kept ? keptRoom() : one) * row);
   }
 }
 
@@ -171,28 +166,27 @@ void* PassRun::at(int index) const {
     case Storage::view:
       return nullptr;
     case Storage::input:
-      base = static_cast<std::byte*>(const_cast<void*>(input_));
+      base = static_cast<std::byte*>(const_cast<void*>(callers_.input));
       break;
     case Storage::output:
-      base = static_cast<std::byte*>(output_);
+      base = static_cast<std::byte*>(callers_.output);
       break;
     case Storage::rows:
-      base = static_cast<std::byte*>(rows_);
+      base = static_cast<std::byte*>(callers_.rows);
       break;
     case Storage::results:
-      base = static_cast<std::byte*>(const_cast<void*>(results_));
+      base = static_cast<std::byte*>(const_cast<void*>(callers_.results));
       break;
     case Storage::again:
-      base = static_cast<std::byte*>(const_cast<void*>(again_));
+      base = static_cast<std::byte*>(const_cast<void*>(callers_.again));
       break;
     case Storage::sums:
-      base = reinterpret_cast<std::byte*>(work_.sums());
+      if (work_.own() != nullptr) base = reinterpret_cast<std::byte*>(work_.own()->sums());
       break;
     case Storage::buffers: {
       const auto buffer = static_cast<std::size_t>(place.buffer);
-      const PassBuffer& it = executor_.buffers()[buffer];
-      base = static_cast<std::byte*>((it.own ? memory_ : executor_.memory()).memory[buffer].get());
-      if (expert_ >= 0 && it.kept && has(table(index), Dim::keptRows))
+      base = static_cast<std::byte*>(memoryFor(buffer).memory[buffer].get());
+      if (expert_ >= 0 && buffers()[buffer].kept && has(table(index), Dim::keptRows))
         base += work_.keptBegins()[static_cast<std::size_t>(expert_)] * sizes_.at(Dim::embedding) *
                 mover_.elementBytes();
       break;
@@ -205,7 +199,7 @@ std::int64_t PassRun::rowsOf(int index) const {
   if (isRuns(table(index))) return layout(index).rows();
   const std::span<const std::int64_t> begins = work_.keptBegins();
   const auto buffer = static_cast<std::size_t>(half_->binding.place(index).buffer);
-  if (executor_.buffers()[buffer].kept || expert_ < 0) return begins.back();
+  if (buffers()[buffer].kept || expert_ < 0) return begins.back();
   std::int64_t most = 0;
   for (std::size_t i = 0; i + 1 < begins.size(); ++i)
     most = std::max(most, begins[i + 1] - begins[i]);
@@ -217,22 +211,28 @@ std::int64_t PassRun::elements(int index) const {
                                     : sizes_.elements(table(index).shape);
 }
 
-void PassRun::start(Pass pass, const void* input, void* output, moecclStream_t stream) {
+void PassRun::start(Pass pass, const Callers& callers, moecclStream_t stream, Part part) {
   half_ = pass == Pass::forward ? &forward_ : &*backward_;
-  input_ = input;
-  output_ = output;
+  part_ = part;
+  callers_ = callers;
   stream_ = stream;
   next_ = 0;
   expert_ = -1;
   stopped_ = false;
-  lastExchange_ = "";
-  for (Routed& it : routed_) it.weighted = nullptr;
-  std::ranges::fill(bound_, 0);
   std::ranges::fill(joined_, -1);
   std::ranges::fill(queued_, -1);
-  std::ranges::fill(half_->written, 0);
+  for (std::size_t i = 0; i < schedule().phases.size(); ++i)
+    if (due(i)) setWritten(i, false);
+  const bool begins = part == Part::whole || part == Part::tells;
+  if (begins) {
+    lastExchange_ = "";
+    for (Routed& it : routed_) it.weighted = nullptr;
+    std::ranges::fill(bound_, 0);
+  }
   if (!timed_) return;
-  std::ranges::fill(times_, 0);
+  // The experts are what came between the calls.
+  if (part == Part::behind) return lap(half_->experts);
+  if (begins || pass == Pass::backward) std::ranges::fill(times_, 0);
   last_ = Clock::now();
 }
 
@@ -249,7 +249,8 @@ bool PassRun::advance() {
     lap(next_);
     step();
   }
-  while (next_ < phases.size()) {
+  for (; next_ < phases.size(); step()) {
+    if (!due(next_)) continue;
     const Phase& phase = phases[next_];
     if (phase.oneByOne && expert_ < 0) {
       expert_ = 0;
@@ -264,17 +265,21 @@ bool PassRun::advance() {
     }
     run(phase);
     lap(next_);
-    step();
   }
   finish();
   return false;
+}
+
+void PassRun::setWritten(std::size_t phase, bool written) {
+  for (const int table : schedule().phases[phase].writes)
+    half_->written[static_cast<std::size_t>(table)] = written ? 1 : 0;
 }
 
 // Goes to the next phase, or back to the first of those that go one by one, for the next expert.
 void PassRun::step() {
   stopped_ = false;
   const std::vector<Phase>& phases = schedule().phases;
-  for (const int table : phases[next_].writes) half_->written[static_cast<std::size_t>(table)] = 1;
+  if (due(next_)) setWritten(next_, true);
   ++next_;
   if (expert_ < 0 || (next_ < phases.size() && phases[next_].oneByOne)) return;
   if (++expert_ < sizes_.at(Dim::localExperts))
@@ -286,12 +291,19 @@ void PassRun::step() {
 // Before a phase that deals with rows: finds out how many there are, and makes room for those that
 // the phase makes.
 void PassRun::bind(const Phase& phase) {
+  if (!bindRowsOf(phase)) return;
+  for (const int made : phase.writes) reserveRows(made);
+}
+
+// Whether the phase deals with rows that are bound late.
+bool PassRun::bindRowsOf(const Phase& phase) {
   const auto late = [&](int index) { return half_->binding.late(index); };
-  if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late)) return;
+  if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late))
+    return false;
   const int counts = phase.reads.back();
   if (table(counts).element == Element::count64 && table(counts).role == Role::made)
     bindRows(counts);
-  for (const int made : phase.writes) reserveRows(made);
+  return true;
 }
 
 void PassRun::reserveRows(int index) {
@@ -299,7 +311,7 @@ void PassRun::reserveRows(int index) {
   if (!half_->binding.late(index) || place.storage != Storage::buffers) return;
   const auto buffer = static_cast<std::size_t>(place.buffer);
   const std::int64_t bytes = elements(index) * mover_.elementBytes() * summands(index);
-  if (static_cast<std::size_t>(bytes) <= roomOf(buffer)) return;
+  if (static_cast<std::size_t>(bytes) <= memoryFor(buffer).room[buffer]) return;
   // Queued work may still use what lay there. The phase that is next counts as queued.
   for (std::size_t i = 1; i < queued_.size(); ++i) {
     if (joined_[i] >= queued_[i]) continue;
@@ -332,9 +344,10 @@ void PassRun::bindChunk(int counts) {
   if (bound != 0) return;
   bound = 1;
   if (at(counts) != nullptr) readCounts(counts);
-  for (Half* half : {&forward_, backward_ ? &*backward_ : nullptr})
-    for (std::size_t i = 0; half != nullptr && i < half->layouts.size(); ++i)
-      if (half->layouts[i] && half->schedule().tables[i].chunk == chunk) half->layouts[i]->bind();
+  eachHalf([&](Half& half) {
+    for (std::size_t i = 0; i < half.layouts.size(); ++i)
+      if (half.layouts[i] && half.schedule().tables[i].chunk == chunk) half.layouts[i]->bind();
+  });
   // Nothing but this chunk's rows lies there: all of it grows while nothing is under way.
   if (counts_.size() == 1)
     for (int i = 0; i < static_cast<int>(schedule().tables.size()); ++i)
@@ -369,19 +382,19 @@ void PassRun::wait(std::size_t index) {
     const Phase& before = schedule().phases[static_cast<std::size_t>(other)];
     if (before.stream == phase.stream) continue;
     // An earlier call has waited for it.
-    if (!ran_.empty() && ran_[static_cast<std::size_t>(other)] == 0) continue;
+    if (!due(static_cast<std::size_t>(other))) continue;
     follows = true;
     if (before.stream != 0 && joined_[static_cast<std::size_t>(before.stream)] < other)
       join(before.stream, before.name);
   }
   if (phase.stream == 0) return;
-  if (follows) executor_.side(phase.stream).follow(stream_);
+  if (follows) side(phase.stream).follow(stream_);
   queued_[static_cast<std::size_t>(phase.stream)] = static_cast<int>(index);
 }
 
 void PassRun::join(int stream, const std::string& phase) {
   joined_[static_cast<std::size_t>(stream)] = queued_[static_cast<std::size_t>(stream)];
-  check(phase, executor_.side(stream).join(stream_));
+  check(phase, side(stream).join(stream_));
   for (Routed& it : routed_)
     if (it.weighted != nullptr && it.weighted->stream == stream) takeWeightGradients(it);
   lap(static_cast<std::size_t>(queued_[static_cast<std::size_t>(stream)]));
@@ -396,12 +409,12 @@ void PassRun::check(const std::string& phase, moecclResult_t result) {
 // Progress of one stream advances all.
 void PassRun::progress() {
   for (std::size_t i = 1; i < joined_.size(); ++i)
-    if (queued_[i] > joined_[i]) return executor_.side(static_cast<int>(i)).progress();
+    if (queued_[i] > joined_[i]) return side(static_cast<int>(i)).progress();
 }
 
 void PassRun::abandon() {
   for (std::size_t i = 1; i < joined_.size(); ++i)
-    if (queued_[i] > joined_[i]) executor_.side(static_cast<int>(i)).join(stream_);
+    if (queued_[i] > joined_[i]) side(static_cast<int>(i)).join(stream_);
 }
 
 void PassRun::run(const Phase& phase) {
@@ -439,7 +452,7 @@ void PassRun::compute(const Phase& phase) {
                   stream_};
   switch (phase.kind) {
     case Kind::gate:
-      if (phase.backward) return work_.gateBackward(step);
+      if (phase.backward) return work_.own()->gateBackward(step);
       if (phase.writes.size() > 2)
         ownCounts_[static_cast<std::size_t>(table(phase.writes[2]).chunk)] = phase.writes[2];
       return work_.gate(step);
@@ -448,7 +461,7 @@ void PassRun::compute(const Phase& phase) {
     case Kind::combine:
       return phase.backward ? work_.combineBackward(step) : work_.combine(step);
     default:
-      return phase.backward ? work_.residualBackward(step) : work_.residual(step);
+      return phase.backward ? work_.own()->residualBackward(step) : work_.own()->residual(step);
   }
 }
 
@@ -531,10 +544,12 @@ void PassRun::joinAll() {
 
 void PassRun::finish() {
   joinAll();
+  if (part_ == Part::tells) return bindAll();
+  if (part_ == Part::before) return;
   if (half_->binding.copiesOutput())
-    mover_.copy(output_, at(schedule().output), elements(schedule().output), stream_);
+    mover_.copy(callers_.output, at(schedule().output), elements(schedule().output), stream_);
   for (const int gradient : half_->gradients)
-    work_.addGradients(table(gradient).shape[0], at(gradient), stream_);
+    work_.own()->addGradients(table(gradient).shape[0], at(gradient), stream_);
   lap(schedule().phases.size());
 }
 

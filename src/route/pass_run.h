@@ -1,12 +1,16 @@
-// Runs schedules: their phases in order, exchanges by the collectives of their groups, moves by
-// Mover, and by Work what only the layer can compute. It computes nothing itself.
+// Runs the passes of a schedule, of layers and of routes alike: phases in order, exchanges by the
+// collectives of their groups, moves by Mover, and by RowWork what only the layer or the route can
+// do. It computes nothing itself.
 //
-// A pass stops before its experts, for whoever made it to compute them:
+// A layer's pass stops before its experts, for whoever made it to compute them:
 //
-//     pass.start(...);
+//     pass.start(Pass::forward, {.input = tokens, .output = output}, stream);
 //     while (pass.advance()) {
 //       ... pass.experts() ...
 //     }
+//
+// A pass around the caller's experts is run part by part, by as many such calls, which stop
+// nowhere.
 //
 // Any call may throw Error. Where an exchange failed it is an ExchangeError, whose text begins with
 // the phase.
@@ -27,8 +31,8 @@
 #include "src/route/binding.h"
 #include "src/route/mover.h"
 #include "src/route/pass_memory.h"
+#include "src/route/row_work.h"
 #include "src/route/rows.h"
-#include "src/route/work.h"
 
 namespace moeccl::schedules {
 
@@ -57,9 +61,6 @@ struct ExpertsStep {
   std::span<const ExpertRun> copies;
 };
 
-// Phases of all experts together where they go one by one.
-Schedule atOnce(Schedule schedule);
-
 struct DestroyRoute {
   void operator()(moecclRoute_t route) const { moecclRouteDestroy(route); }
 };
@@ -73,50 +74,41 @@ struct EndRoutePass {
 };
 using RoutePass = std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, EndRoutePass>;
 
-// The schedules of a layer, and what all of its passes share. All it is made from must outlive it.
-class Executor {
- public:
-  // `backward`: null: none. `around`: for passes around the caller's experts, whose rows are the
-  // caller's. memory: what passes have that is not their own.
-  Executor(const Schedule& forward, const Schedule* backward, const Sizes& sizes,
-           const Groups& groups, Mover& mover, PassMemory& memory, bool around = false);
-
-  const Sizes& sizes() const { return sizes_; }
-  const Groups& groups() const { return groups_; }
-  Mover& mover() const { return mover_; }
-  // Sets the route for schedules that route tokens: one that fits, on the grid. It is set before
-  // the first pass, and must outlive the passes' beginnings.
-  void setRoute(moecclRoute_t route) { route_ = route; }
-  moecclRoute_t route() const { return route_; }
-  const Binding& forward() const { return forward_; }
-  const Binding* backward() const { return backward_ ? &*backward_ : nullptr; }
-  PassMemory& memory() { return memory_; }
-  // Stream `number` of a schedule, from 1 on.
-  SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
-  const std::vector<PassBuffer>& buffers() const {
-    return backward_ ? backward_->buffers() : forward_.buffers();
-  }
-  std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
-
- private:
-  const Sizes& sizes_;
-  const Groups& groups_;
-  Mover& mover_;
-  Binding forward_;
-  std::optional<Binding> backward_;
-  PassMemory& memory_;
-  std::vector<std::unique_ptr<SideStream>> sides_;
-  moecclRoute_t route_ = nullptr;
-};
-
 // A forward pass and what is kept of it, and its backward pass.
 class PassRun {
  public:
-  // memory: the pass's own. All must outlive this.
-  PassRun(Executor& executor, Work& work, PassMemory& memory);
+  // What a call runs.
+  enum class Part : std::uint8_t {
+    whole,  // of a layer
+    // Of a pass around the caller's experts, of a schedule without chunks. Whatever moves rows may
+    // be repeated.
+    tells,   // forward, first: what ranks tell each other; then it is known how many rows come
+    before,  // up to the experts; backward after the parts of which it computes the gradients
+    behind,  // the rest
+    none,    // left out
+  };
+  // The caller's memory, while a call runs that needs it.
+  struct Callers {
+    // [tokens][embedding], may be the same.
+    const void* input = nullptr;
+    void* output = nullptr;
+    // Around the caller's experts: what these are given, what they have made of it, and backward
+    // what they had made forward.
+    void* rows = nullptr;
+    const void *results = nullptr, *again = nullptr;
+  };
 
-  // input and output [tokens][embedding] may be the same; the caller's while the pass is under way.
-  void start(Pass pass, const void* input, void* output, moecclStream_t stream);
+  // own, shared: memory of the pass's own, and what other passes may use between its calls; may be
+  // the same. All must outlive this.
+  PassRun(RowWork& work, PassMemory& own, PassMemory& shared);
+  PassRun(const PassRun&) = delete;
+  PassRun& operator=(const PassRun&) = delete;
+
+  // Sets the route for schedules that route tokens: one that fits, on the grid. It is set before
+  // the first pass, and must outlive the passes' beginnings.
+  void setRoute(moecclRoute_t route) { route_ = route; }
+
+  void start(Pass pass, const Callers& callers, moecclStream_t stream, Part part = Part::whole);
   // Goes on to the next experts, or to the end of the pass: then false. What advance() returned
   // true for has been computed.
   bool advance();
@@ -137,18 +129,9 @@ class PassRun {
     return {times_.data(), half_->schedule().phases.size() + 1};
   }
 
-  // A pass around the caller's experts instead, call by call, of schedules without chunks. tell()
-  // begins it: it finds out how many rows come. Whatever moves rows may be repeated; toTokens and
-  // toTokensBackward come after what they need has been computed. A backward pass is that of the
-  // last toTokens().
-  void tell(moecclStream_t stream);
-  void toRows(const void* tokens, void* rows, moecclStream_t stream);
-  void toTokens(const void* results, void* output, moecclStream_t stream);
-  void toRowsBackward(const void* outputGradients, const void* results, void* rowGradients,
-                      moecclStream_t stream);
-  void toTokensBackward(const void* rowGradients, void* tokenGradients, moecclStream_t stream);
-  // After tell(): where the rows of each of the rank's experts begin, and how many of them come
-  // from each rank, [localExperts][ranks], which is added to.
+  // Of the forward pass, once ranks have told each other: where the rows of each of the rank's
+  // experts begin, and how many of them come from each rank, [localExperts][ranks], which is added
+  // to.
   std::span<const std::int64_t> rowBegins();
   void countRows(std::span<std::int64_t> counts);
   // Leaves the time until then out of the experts' time: somebody else did something else.
@@ -157,11 +140,13 @@ class PassRun {
  private:
   // One of the two passes.
   struct Half {
-    explicit Half(const Binding& bound) : binding(bound) {}
+    // forward: of a backward pass.
+    Half(const RowWork& work, const Half* forward);
     const Schedule& schedule() const { return binding.schedule(); }
 
-    const Binding& binding;
+    const Binding binding;
     std::size_t experts = 0;                     // the first phase of these
+    std::vector<Part> parts;                     // by phase: in which it runs around experts
     std::vector<std::optional<Layout>> layouts;  // by table, of those with runs
     std::vector<char> written;                   // by table: in this pass
     std::vector<int> gradients;  // of weights, that nobody reads: to be added to the caller's
@@ -169,10 +154,21 @@ class PassRun {
 
   const Schedule& schedule() const { return half_->schedule(); }
   const Table& table(int index) const { return schedule().tables[static_cast<std::size_t>(index)]; }
+  // Calls function(half) for both passes, or the one that there is.
+  template <typename Function>
+  void eachHalf(Function function) {
+    function(forward_);
+    if (backward_) function(*backward_);
+  }
   void makeLayouts(Half& half, const Half* forward);
   static void findGradients(Half& half);
-  Memory& memoryOf(std::size_t buffer);
-  std::size_t& roomOf(std::size_t buffer);
+  void makeStreams();
+  void makeRoom();
+  const std::vector<PassBuffer>& buffers() const {
+    return (backward_ ? *backward_ : forward_).binding.buffers();
+  }
+  std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
+  PassMemory& memoryFor(std::size_t buffer) const { return buffers()[buffer].own ? own_ : shared_; }
   void reserve(std::size_t buffer, std::int64_t bytes);
   void reserveKept();
 
@@ -182,13 +178,17 @@ class PassRun {
   std::int64_t rowsOf(int table) const;  // of one that is bound late
   std::int64_t summands(int table) const;
 
-  // halves.cc
-  enum class Part : std::uint8_t { none, tells, before, behind };
-  Part partOf(const Half& half, std::size_t phase) const;
-  void runPart(Part part, moecclStream_t stream);
+  // Stream `number` of a schedule, from 1 on.
+  SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
+  bool due(std::size_t phase) const { return part_ == Part::whole || half_->parts[phase] == part_; }
+  // around_experts.cc
+  static Part partOf(const Half& half, std::size_t phase);
+  void bindAll();
 
   void step();
+  void setWritten(std::size_t phase, bool written);
   void bind(const Phase& phase);
+  bool bindRowsOf(const Phase& phase);
   void bindRows(int counts);
   void bindChunk(int counts);
   void reserveRows(int table);
@@ -233,29 +233,25 @@ class PassRun {
   void add(const Phase& phase);
   std::int64_t tokensOf(const Table& table) const;  // of the rank's part, or chunk of it
 
-  Executor& executor_;
-  Work& work_;
+  RowWork& work_;
   Mover& mover_;
   const Sizes& sizes_;
   const Groups& groups_;
+  PassMemory &own_, &shared_;
+  moecclRoute_t route_ = nullptr;
   std::vector<Counts> counts_;  // by chunk
   Half forward_;
   std::optional<Half> backward_;
-  PassMemory& memory_;
 
   // The pass under way:
   Half* half_ = nullptr;
-  const void* input_ = nullptr;
-  void* output_ = nullptr;
-  // The caller's, as Storage has them.
-  void* rows_ = nullptr;
-  const void *results_ = nullptr, *again_ = nullptr;
+  Part part_ = Part::none;
+  Callers callers_;
   moecclStream_t stream_ = nullptr;
   std::size_t next_ = 0;           // phase
   std::int64_t expert_ = -1;       // of those that go one by one; -1: none do
   std::size_t firstOfExpert_ = 0;  // phase of these
   bool stopped_ = false;           // at the experts of phase next_
-  std::vector<char> ran_;          // by phase: in the call at hand, of a pass around experts
   std::vector<char> bound_;        // by chunk: rows that are bound late
   std::vector<int> ownCounts_;     // by chunk: table
   std::vector<int> joined_;        // by stream: up to which phase the pass has waited for it
@@ -281,6 +277,7 @@ class PassRun {
   std::unique_ptr<bool[]> first_;
   std::vector<std::int64_t> hostCounts_;
   std::vector<std::size_t> sendCounts_, sendBegins_, recvCounts_, recvBegins_;
+  std::vector<std::unique_ptr<SideStream>> sides_;  // destroyed first: they may use the rest
 };
 
 }  // namespace moeccl::schedules
