@@ -108,8 +108,8 @@ template <typename Real>
 void CpuRouter<Real>::place(std::int64_t groups, double* sums) {
   gate_.place(tokens_, groups, chosen_.data(), weights_.data(), used_.data(), slots_.data(),
               factors_.data(), sums);
-  this->tables_ = {chosen_.data(), weights_.data(), slots_.data(), used_.data(),
-                   listed_.data(), tokens_,         groups};
+  this->tables_ = {tokens_,       groups,       chosen_.data(), weights_.data(),
+                   slots_.data(), used_.data(), listed_.data()};
 }
 
 template <typename Real>

@@ -108,15 +108,15 @@ void CudaRouter::choose(const GateWeights& gate, const void* input, std::int64_t
 }
 
 void CudaRouter::place(std::int64_t groups, double* sums, moecclStream_t stream) {
-  tables_ = {
-      chosenExperts(),
-      in<float>(weights_),
-      in<std::int64_t>(slots_),
-      in<std::int64_t>(used_),
-      in<std::int64_t>(lists_->listed),
-      lists_->positions == nullptr ? nullptr : in<std::int64_t>(lists_->positions) + firstChoice(),
-      tokens_,
-      groups};
+  tables_ = {tokens_,
+             groups,
+             chosenExperts(),
+             in<float>(weights_),
+             in<std::int64_t>(slots_),
+             in<std::int64_t>(used_),
+             in<std::int64_t>(lists_->listed)};
+  positions_ =
+      lists_->positions == nullptr ? nullptr : in<std::int64_t>(lists_->positions) + firstChoice();
   if (shape_.dropless) {
     kept_ = sums == nullptr ? nullptr : sums + shape_.experts;
     return;

@@ -13,7 +13,7 @@ class GpuGivenRouter final : public GpuRouter<GivenRouter> {
       : GpuRouter(compute, shape), compute_(compute) {}
 
   // All that the host has goes up in one piece.
-  void set(const GivenRows& rows, moecclStream_t stream) override {
+  void set(const RowTables& rows, moecclStream_t stream) override {
     const auto choices = static_cast<std::size_t>(rows.tokens * rowShape_.choices);
     packed_.clear();
     const auto pack = [&](const auto* from, std::size_t count) {
@@ -25,10 +25,10 @@ class GpuGivenRouter final : public GpuRouter<GivenRouter> {
       return at;
     };
     if (rows.listed != nullptr) {
-      positions_.assign(choices, -1);
+      hostPositions_.assign(choices, -1);
       // Behind the last one that is listed are zeros.
       for (std::size_t i = 0; i < choices && rows.listed[i] >= 0; ++i)
-        positions_[static_cast<std::size_t>(rows.listed[i])] = static_cast<std::int64_t>(i);
+        hostPositions_[static_cast<std::size_t>(rows.listed[i])] = static_cast<std::int64_t>(i);
     }
     const std::size_t experts = pack(rows.experts, choices);
     const std::size_t weights = pack(static_cast<const float*>(rows.weights), choices);
@@ -37,17 +37,17 @@ class GpuGivenRouter final : public GpuRouter<GivenRouter> {
         pack(rows.used, static_cast<std::size_t>(rows.groups * rowShape_.experts));
     const std::size_t listed = pack(rows.listed, choices);
     const std::size_t positions =
-        pack(rows.listed == nullptr ? nullptr : positions_.data(), choices);
+        pack(rows.listed == nullptr ? nullptr : hostPositions_.data(), choices);
     if (packed_.size() > room_) compute_.grow(memory_, room_, packed_.size());
     if (!packed_.empty()) compute_.fromHost(memory_.get(), packed_.data(), packed_.size(), stream);
-    tables_ = {at<std::int32_t>(experts),
+    tables_ = {rows.tokens,
+               rows.groups,
+               at<std::int32_t>(experts),
                at<float>(weights),
                rows.slots == nullptr ? nullptr : at<std::int64_t>(slots),
                at<std::int64_t>(used),
-               at<std::int64_t>(listed),
-               at<std::int64_t>(positions),
-               rows.tokens,
-               rows.groups};
+               at<std::int64_t>(listed)};
+    positions_ = at<std::int64_t>(positions);
   }
 
  private:
@@ -58,7 +58,7 @@ class GpuGivenRouter final : public GpuRouter<GivenRouter> {
 
   RowCompute& compute_;
   std::vector<std::byte> packed_;
-  std::vector<std::int64_t> positions_;
+  std::vector<std::int64_t> hostPositions_;
   Memory memory_;
   std::size_t room_ = 0;
 };

@@ -9,12 +9,7 @@ class HostGivenRouter final : public HostRouter<Real, Wide<Real>, GivenRouter> {
  public:
   using HostRouter<Real, Wide<Real>, GivenRouter>::HostRouter;
 
-  void set(const GivenRows& rows, moecclStream_t) override {
-    this->tables_ = {rows.experts, static_cast<const Wide<Real>*>(rows.weights),
-                     rows.slots,   rows.used,
-                     rows.listed,  rows.tokens,
-                     rows.groups};
-  }
+  void set(const RowTables& tables, moecclStream_t) override { this->tables_ = tables; }
 };
 
 template <typename Real>

@@ -200,23 +200,17 @@ class GpuRouter : public Base {
   }
 
  protected:
-  // On the GPU, as of GivenRows; positions [tokens][choices]: where `listed` has each choice.
-  struct Tables {
-    const std::int32_t* experts = nullptr;
-    const float* weights = nullptr;
-    const std::int64_t *slots = nullptr, *used = nullptr, *listed = nullptr, *positions = nullptr;
-    std::int64_t tokens = 0, groups = 0;
-  };
-  Tables tables_;
+  // On the GPU; positions [tokens][choices]: where tables_.listed has each choice.
+  RowTables tables_;
+  const std::int64_t* positions_ = nullptr;
   const RowShape rowShape_;
 
  private:
   Choices<float> choices() const {
-    return {tables_.experts, tables_.slots, tables_.weights, tables_.tokens, rowShape_.choices};
+    return {tables_.experts, tables_.slots, static_cast<const float*>(tables_.weights),
+            tables_.tokens, rowShape_.choices};
   }
-  cuda::ListedRows rowsOf(Listed listed) const {
-    return {tables_.positions, listed.begin, listed.count};
-  }
+  cuda::ListedRows rowsOf(Listed listed) const { return {positions_, listed.begin, listed.count}; }
   std::size_t tokenBytes() const {
     return static_cast<std::size_t>(rowShape_.embedding * rowCompute_.elementBytes());
   }

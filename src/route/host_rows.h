@@ -162,21 +162,15 @@ class HostRouter : public Base {
   }
 
  protected:
-  // As of GivenRows.
-  struct Tables {
-    const std::int32_t* experts = nullptr;
-    const Wide<Real>* weights = nullptr;
-    const std::int64_t *slots = nullptr, *used = nullptr, *listed = nullptr;
-    std::int64_t tokens = 0, groups = 0;
-  };
-  Tables tables_;
+  RowTables tables_;
   const RowShape rowShape_;
 
  private:
   static const Real* read(const void* elements) { return static_cast<const Real*>(elements); }
   static Real* written(void* elements) { return static_cast<Real*>(elements); }
   Choices<Wide<Real>> choices() const {
-    return {tables_.experts, tables_.slots, tables_.weights, tables_.tokens, rowShape_.choices};
+    return {tables_.experts, tables_.slots, static_cast<const Wide<Real>*>(tables_.weights),
+            tables_.tokens, rowShape_.choices};
   }
   std::span<const std::int64_t> indices(Listed listed) const {
     return {tables_.listed + listed.begin, static_cast<std::size_t>(listed.count)};

@@ -64,8 +64,8 @@ class RowRouter {
                               moecclStream_t stream) = 0;
 };
 
-// Who chose what, on the host: [tokens][choices] each.
-struct GivenRows {
+// Who chose what, and where its rows are: [tokens][choices] each.
+struct RowTables {
   std::int64_t tokens = 0, groups = 0;
   const std::int32_t* experts = nullptr;
   const void* weights = nullptr;         // float64 where the elements are, else float32
@@ -76,8 +76,8 @@ struct GivenRows {
 
 class GivenRouter : public RowRouter {
  public:
-  // All calls that follow are about these choices, which must live as long.
-  virtual void set(const GivenRows& rows, moecclStream_t stream) = 0;
+  // All calls that follow are about these choices of the host's, which must live as long.
+  virtual void set(const RowTables& tables, moecclStream_t stream) = 0;
 };
 
 }  // namespace moeccl

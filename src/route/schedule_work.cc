@@ -54,7 +54,7 @@ void ScheduleWork::set(std::vector<Given> given, std::int64_t first, std::int64_
     it.given = std::move(given[i]);
     const GivenChoices& choices = it.given.choices;
     const auto all = static_cast<std::size_t>(choicesOf(choices.tokens));
-    GivenRows rows{choices.tokens, groups, choices.experts.data(), choices.weights.data()};
+    RowTables rows{choices.tokens, groups, choices.experts.data(), choices.weights.data()};
     if (!shape().dropless) {
       it.slots.resize(all);
       it.used.resize(static_cast<std::size_t>(groups) * experts);
