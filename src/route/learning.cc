@@ -69,6 +69,24 @@ std::string wordOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
       whole(config.tokenRouting), grid.nMp, grid.nEp, grid.nEsp, static_cast<int>(grid.order));
 }
 
+std::string savedChoice(const std::string& word, const std::string& name) {
+  Alternative alone;
+  alone.name = name;
+  return Learner(word, {alone}, 0, 1).save();
+}
+
+InChunks scheduleIn(std::string_view text, const std::string& word, moecclSchedule_t requested) {
+  const std::string name = choiceIn(text, word);
+  const auto named = inChunksNamed(name);
+  if (!named)
+    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
+  if (requested != moecclScheduleAuto && requested != named->schedule)
+    throw Error(moecclInvalidUsage, "text is of schedule " + name +
+                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
+                                        nameOf(requested));
+  return *named;
+}
+
 std::unique_ptr<Learning> learningOf(const Groups& groups, Mover& mover,
                                      const moecclMoeConfig_t& config, const LayerShape& first,
                                      std::vector<LayerModel::Candidate> candidates) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "src/model/layer_model.h"
+#include "src/model/schedule_list.h"
 #include "src/route/groups.h"
 #include "src/route/learner.h"
 #include "src/route/mover.h"
@@ -48,5 +49,10 @@ std::string wordOf(const moecclMoeConfig_t& config, const moecclGridShape_t& gri
 std::unique_ptr<Learning> learningOf(const Groups& groups, Mover& mover,
                                      const moecclMoeConfig_t& config, const LayerShape& first,
                                      std::vector<LayerModel::Candidate> candidates);
+
+// A choice as text, with nothing learned, and back. `word`: the layer's; requested: its schedule,
+// or auto. Throws Error where the text is not of the layer, or asks for another schedule.
+std::string savedChoice(const std::string& word, const std::string& name);
+InChunks scheduleIn(std::string_view text, const std::string& word, moecclSchedule_t requested);
 
 }  // namespace moeccl

@@ -268,26 +268,20 @@ std::string MoeLayer::explainChoice() const {
 
 std::string MoeLayer::saveChoice() const {
   if (learning_ != nullptr) return learning_->learner().save();
-  Alternative alone;
-  alone.name = nameInChunks(shape().schedule, shape().chunks, shape().routed);
-  return Learner(wordOf(config_, groups_.shape), {alone}, 0, 1).save();
+  return savedChoice(wordOf(config_, groups_.shape),
+                     nameInChunks(shape().schedule, shape().chunks, shape().routed));
 }
 
-LayerShape MoeLayer::shapeNamed(const std::string& name) const {
-  const auto named = inChunksNamed(name);
-  if (!named)
-    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
-  if (requested_ != moecclScheduleAuto && requested_ != named->schedule)
-    throw Error(moecclInvalidUsage, "text is of schedule " + name +
-                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
-                                        nameOf(requested_));
+LayerShape MoeLayer::shapeIn(std::string_view text) const {
+  const InChunks saved = scheduleIn(text, wordOf(config_, groups_.shape), requested_);
   moecclMoeConfig_t config = config_;
-  if (cutsChunks(named->schedule, shape().dropless, named->routed)) config.chunks = named->chunks;
-  if (named->routed && route_ == nullptr)
-    throw Error(moecclInvalidUsage,
-                "text is of schedule " + name + ", but the layer does not route tokens");
-  if (shape().dropless) config.tokenRouting = named->routed ? 1 : -1;
-  return layerShape(config, named->schedule, groups_.shape);
+  if (cutsChunks(saved.schedule, shape().dropless, saved.routed)) config.chunks = saved.chunks;
+  if (saved.routed && route_ == nullptr)
+    throw Error(moecclInvalidUsage, "text is of schedule " +
+                                        nameInChunks(saved.schedule, saved.chunks, saved.routed) +
+                                        ", but the layer does not route tokens");
+  if (shape().dropless) config.tokenRouting = saved.routed ? 1 : -1;
+  return layerShape(config, saved.schedule, groups_.shape);
 }
 
 std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
@@ -302,8 +296,7 @@ std::function<void()> MoeLayer::restoreChoice(std::string_view text) {
       hasStats_ = false;
     };
   }
-  const LayerShape saved = shapeNamed(choiceIn(text, wordOf(config_, groups_.shape)));
-  auto made = std::make_shared<Running>(groups_, make_(saved), false);
+  auto made = std::make_shared<Running>(groups_, make_(shapeIn(text)), false);
   made->pass.setRoute(route_.get());
   return [this, made] {
     running_ = {made};

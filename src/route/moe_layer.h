@@ -91,8 +91,8 @@ class MoeLayer {
   // A forward pass begins: with learning the layer may change here.
   Running& beginStep();
   void dropUnused();
-  // The shape that a saved choice names.
-  LayerShape shapeNamed(const std::string& name) const;
+  // The shape that a saved choice says.
+  LayerShape shapeIn(std::string_view text) const;
   void record(std::size_t alternative, Pass pass, const schedules::PassRun& run);
 
   const moecclMoeConfig_t config_;

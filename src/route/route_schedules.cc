@@ -191,9 +191,8 @@ std::string RouteSchedules::explanation() const {
 std::string RouteSchedules::save() const {
   requireBegun();
   if (learning_ != nullptr) return learning_->learner().save();
-  Alternative alone;
-  alone.name = nameOf(kept_ ? *kept_ : chosen_.at(bucketOf(last_)));
-  return Learner(wordOf(configOf(last_), groups_.shape), {alone}, 0, 1).save();
+  return savedChoice(wordOf(configOf(last_), groups_.shape),
+                     nameOf(kept_ ? *kept_ : chosen_.at(bucketOf(last_))));
 }
 
 std::function<void()> RouteSchedules::restore(std::string_view text) {
@@ -210,15 +209,12 @@ std::function<void()> RouteSchedules::restore(std::string_view text) {
       learned_ = tokens;
     };
   }
-  const std::string name = choiceIn(text, wordOf(configOf(tokens), groups_.shape));
-  const auto named = inChunksNamed(name);
-  if (!named || named->chunks > 1)
-    throw Error(moecclInvalidArgument, "text names \"" + name + "\", which is no schedule");
-  if (shape_.schedule != moecclScheduleAuto && shape_.schedule != named->schedule)
-    throw Error(moecclInvalidUsage, "text is of schedule " + name +
-                                        ", but config.schedule or MOECCL_SCHEDULE asks for " +
-                                        moeccl::nameOf(shape_.schedule));
-  const ScheduleChoice choice{named->schedule, named->routed};
+  const InChunks saved = scheduleIn(text, wordOf(configOf(tokens), groups_.shape), shape_.schedule);
+  const std::string name = nameInChunks(saved.schedule, saved.chunks, saved.routed);
+  if (saved.chunks > 1)
+    throw Error(moecclInvalidArgument,
+                "text is of schedule " + name + ", but a route's has no chunks");
+  const ScheduleChoice choice{saved.schedule, saved.routed};
   if (choice.routed && route_ == nullptr)
     throw Error(moecclInvalidUsage,
                 "text is of schedule " + name + ", but the route does not route tokens");
