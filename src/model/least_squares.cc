@@ -1,5 +1,5 @@
-// Solves least squares with non-negative coefficients by an active set, on columns that are scaled
-// to length 1.
+// Solves least squares by Householder reflections, and those with non-negative coefficients by an
+// active set, on columns that are scaled to length 1.
 #include "src/model/least_squares.h"
 
 #include <algorithm>
@@ -13,41 +13,12 @@ namespace {
 
 using Vector = std::vector<double>;
 
-// Columns have length 1. What is left of one after taking the others out of it, and what a residual
-// has in common with one, are nothing below this.
+// What is left of a column after taking the others out of it, and what a residual has in common
+// with one of length 1, are nothing below this.
 constexpr double kNothing = 1e-10;
 
 double dot(const Vector& a, const Vector& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
-
-// Plain least squares by Householder reflections; nothing where the columns depend on each other.
-std::optional<Vector> leastSquares(std::vector<Vector> columns, Vector target) {
-  const std::size_t rows = target.size(), count = columns.size();
-  Vector diagonal(count);
-  for (std::size_t c = 0; c < count; ++c) {
-    Vector& mirror = columns[c];
-    double square = 0;
-    for (std::size_t r = c; r < rows; ++r) square += mirror[r] * mirror[r];
-    if (square <= kNothing * kNothing) return std::nullopt;
-    diagonal[c] = mirror[c] > 0 ? -std::sqrt(square) : std::sqrt(square);
-    mirror[c] -= diagonal[c];
-    const double half = -diagonal[c] * mirror[c];
-    const auto reflect = [&](Vector& vector) {
-      double common = 0;
-      for (std::size_t r = c; r < rows; ++r) common += mirror[r] * vector[r];
-      for (std::size_t r = c; r < rows; ++r) vector[r] -= common / half * mirror[r];
-    };
-    for (std::size_t later = c + 1; later < count; ++later) reflect(columns[later]);
-    reflect(target);
-  }
-  Vector x(count);
-  for (std::size_t c = count; c-- > 0;) {
-    x[c] = target[c];
-    for (std::size_t later = c + 1; later < count; ++later) x[c] -= columns[later][c] * x[later];
-    x[c] /= diagonal[c];
-  }
-  return x;
 }
 
 // Lawson and Hanson, Solving Least Squares Problems, chapter 23: columns enter one by one, the
@@ -139,6 +110,34 @@ class ActiveSet {
 };
 
 }  // namespace
+
+std::optional<Vector> leastSquares(std::vector<Vector> columns, Vector target) {
+  const std::size_t rows = target.size(), count = columns.size();
+  Vector diagonal(count);
+  for (std::size_t c = 0; c < count; ++c) {
+    Vector& mirror = columns[c];
+    double square = 0;
+    for (std::size_t r = c; r < rows; ++r) square += mirror[r] * mirror[r];
+    if (square <= kNothing * kNothing) return std::nullopt;
+    diagonal[c] = mirror[c] > 0 ? -std::sqrt(square) : std::sqrt(square);
+    mirror[c] -= diagonal[c];
+    const double half = -diagonal[c] * mirror[c];
+    const auto reflect = [&](Vector& vector) {
+      double common = 0;
+      for (std::size_t r = c; r < rows; ++r) common += mirror[r] * vector[r];
+      for (std::size_t r = c; r < rows; ++r) vector[r] -= common / half * mirror[r];
+    };
+    for (std::size_t later = c + 1; later < count; ++later) reflect(columns[later]);
+    reflect(target);
+  }
+  Vector x(count);
+  for (std::size_t c = count; c-- > 0;) {
+    x[c] = target[c];
+    for (std::size_t later = c + 1; later < count; ++later) x[c] -= columns[later][c] * x[later];
+    x[c] /= diagonal[c];
+  }
+  return x;
+}
 
 Vector nonNegativeLeastSquares(const std::vector<Vector>& columns, const Vector& target) {
   std::vector<Vector> unit = columns;
