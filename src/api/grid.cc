@@ -37,19 +37,11 @@ void check(const moecclGridShape_t& shape, int ranks) {
 }
 
 void requireSameShape(moeccl::Communicator& communicator, const moecclGridShape_t& shape) {
-  const std::array<std::int32_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
-  std::vector<std::array<std::int32_t, 4>> all(static_cast<std::size_t>(communicator.ranks()));
-  communicator.allgather(mine.data(), all.data(), sizeof mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    if (all[rank] != all[0]) {
-      const auto text = [&](const auto& s) {
-        return "{nMp " + std::to_string(s[0]) + ", nEp " + std::to_string(s[1]) + ", nEsp " +
-               std::to_string(s[2]) + ", order " + std::to_string(s[3]) + "}";
-      };
-      throw Error(moecclInvalidUsage, "ranks came with different shapes: rank 0 with " +
-                                          text(all[0]) + ", rank " + std::to_string(rank) +
-                                          " with " + text(all[rank]));
-    }
+  constexpr const char* kNames[] = {"nMp", "nEp", "nEsp", "order"};
+  const std::array<std::int64_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
+  moeccl::requireSameValues(
+      communicator, mine, [&](std::size_t place) { return std::string("shape.") + kNames[place]; },
+      [](std::size_t, std::int64_t value) { return std::to_string(value); }, "shapes");
 }
 
 moecclComm_t split(moecclComm_t comm, int color, int key) {

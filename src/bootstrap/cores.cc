@@ -5,7 +5,6 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -58,13 +57,6 @@ double quotaOf(const std::string& mount, std::string group) {
   }
 }
 
-std::uint64_t hash(const std::string& text) {
-  const Digest digest = sha256({std::as_bytes(std::span(text))});
-  std::uint64_t value;
-  std::memcpy(&value, digest.data(), sizeof value);
-  return value;
-}
-
 }  // namespace
 
 Cores availableCores() {
@@ -78,11 +70,11 @@ Cores availableCores() {
     if (quota > 0) cores.count = std::min(cores.count, std::max(1, static_cast<int>(quota + 0.5)));
   const std::string kernel = firstLine("/proc/sys/kernel/random/boot_id");
   const std::string groups = kernel + " cpu " + older + " all " + newer;
-  cores.which =
-      hash(groups + " cores " + std::string(reinterpret_cast<const char*>(&mask), sizeof mask));
+  cores.which = shortDigest(groups + " cores " +
+                            std::string(reinterpret_cast<const char*>(&mask), sizeof mask));
   // "/autogroup-25 nice 0": one for each session.
   const bool bySession = firstLine("/proc/sys/kernel/sched_autogroup_enabled") == "1";
-  cores.scheduling = hash(groups + (bySession ? firstLine("/proc/self/autogroup") : ""));
+  cores.scheduling = shortDigest(groups + (bySession ? firstLine("/proc/self/autogroup") : ""));
   return cores;
 }
 

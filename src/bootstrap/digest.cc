@@ -4,7 +4,7 @@
 #include <sha2.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <cstring>
 
 namespace moeccl {
 
@@ -16,6 +16,13 @@ Digest sha256(std::initializer_list<std::span<const std::byte>> parts) {
   Digest digest;
   SHA256Final(reinterpret_cast<std::uint8_t*>(digest.data()), &context);
   return digest;
+}
+
+std::uint64_t shortDigest(std::string_view text) {
+  const Digest digest = sha256({std::as_bytes(std::span(text))});
+  std::uint64_t value;
+  std::memcpy(&value, digest.data(), sizeof value);
+  return value;
 }
 
 Digest hmacSha256(std::span<const std::byte> key,

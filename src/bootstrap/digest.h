@@ -5,8 +5,10 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <span>
+#include <string_view>
 
 namespace moeccl {
 
@@ -14,6 +16,8 @@ using Digest = std::array<std::byte, 32>;
 
 // The digest of the parts one after another.
 Digest sha256(std::initializer_list<std::span<const std::byte>> parts);
+// The first eight bytes of a text's digest.
+std::uint64_t shortDigest(std::string_view text);
 // RFC 2104.
 Digest hmacSha256(std::span<const std::byte> key,
                   std::initializer_list<std::span<const std::byte>> parts);

@@ -67,25 +67,20 @@ std::string processIdentity() {
          std::to_string(getpid()) + " start " + startTime;
 }
 
-std::uint64_t hash(const std::string& text) {
-  const Digest digest = sha256({std::as_bytes(std::span(text))});
-  std::uint64_t value;
-  std::memcpy(&value, digest.data(), sizeof value);
-  return value;
-}
-
 }  // namespace
 
 HostIdentity hostIdentity(std::string_view nodeId) {
   HostIdentity identity;
   // The prefix keeps an id that looks like a host's identity apart from it.
-  identity.node = hash(nodeId.empty() ? "found " + nodeIdentity() : "named " + std::string(nodeId));
-  identity.process = hash(processIdentity());
+  identity.node =
+      shortDigest(nodeId.empty() ? "found " + nodeIdentity() : "named " + std::string(nodeId));
+  identity.process = shortDigest(processIdentity());
   const std::string network = " net " + fileIdentity("/proc/self/ns/net");
   // UCX finds memory by the process that made it, and wakes ranks that sleep by sockets whose names
   // are a network namespace's own.
-  identity.memory = hash(nodeIdentity() + " pidns " + fileIdentity("/proc/self/ns/pid") + network);
-  identity.network = hash(kernelIdentity() + network);
+  identity.memory =
+      shortDigest(nodeIdentity() + " pidns " + fileIdentity("/proc/self/ns/pid") + network);
+  identity.network = shortDigest(kernelIdentity() + network);
   const std::string name = nodeId.empty() ? hostName() : std::string(nodeId);
   std::strncpy(identity.name, name.c_str(), sizeof identity.name - 1);
   return identity;

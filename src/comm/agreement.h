@@ -33,15 +33,17 @@ SplitGroup agreeOnSplit(Oob& oob, const Topology& parent, int color, int key,
 void requireAgreementAtOnce(Oob& oob, const Settings& settings);
 
 // Collective. Throws Error (InvalidUsage) where rank 0 and another one have different values in the
-// same place of a config; all ranks have as many. nameOf(place), textOf(place, value).
+// same place of what they came with (`what`); all ranks have as many. nameOf(place), textOf(place,
+// value).
 template <typename NameOf, typename TextOf>
 void requireSameValues(Communicator& communicator, std::span<const std::int64_t> mine,
-                       const NameOf& nameOf, const TextOf& textOf) {
+                       const NameOf& nameOf, const TextOf& textOf,
+                       const std::string& what = "configs") {
   std::vector<std::int64_t> all(mine.size() * static_cast<std::size_t>(communicator.ranks()));
   communicator.allgather(mine.data(), all.data(), mine.size_bytes());
   for (std::size_t i = mine.size(); i < all.size(); ++i)
     if (const std::size_t place = i % mine.size(); all[i] != all[place])
-      throw Error(moecclInvalidUsage, "ranks came with different configs: " + nameOf(place) +
+      throw Error(moecclInvalidUsage, "ranks came with different " + what + ": " + nameOf(place) +
                                           " is " + textOf(place, all[place]) + " on rank 0 and " +
                                           textOf(place, all[i]) + " on rank " +
                                           std::to_string(i / mine.size()));

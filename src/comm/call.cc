@@ -7,15 +7,10 @@
 
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
+#include "src/base/hash.h"
 
 namespace moeccl {
 namespace {
-
-constexpr std::uint64_t mixed(std::uint64_t state, std::uint64_t value) {
-  state = (state ^ value) * 0x9e3779b97f4a7c15u;
-  state = (state ^ state >> 29) * 0xbf58476d1ce4e5b9u;
-  return state ^ state >> 32;
-}
 
 constexpr std::string_view kTypes[] = {"int8",       "uint8",      "int32",   "uint32",  "int64",
                                        "uint64",     "float16",    "float32", "float64", "bfloat16",

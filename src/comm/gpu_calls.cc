@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "src/base/hash.h"
+
 namespace moeccl {
 namespace {
 
@@ -14,8 +16,7 @@ constexpr std::chrono::milliseconds kStill{300};
 
 void GpuCalls::add(CallSignature signature, Clock::time_point now) {
   if (stopped_) return;
-  digest_ = (digest_ ^ signature.digest()) * 0x9e3779b97f4a7c15u;
-  digest_ ^= digest_ >> 32;
+  digest_ = mixed(digest_, signature.digest());
   records_[next_++ % kKept] = {std::move(signature), digest_};
   pause_ = kStill;
   ask_ = now + pause_;

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/bootstrap/hardware.h"
@@ -38,10 +39,9 @@ class MemberOob final : public Oob {
   MemberOob(HostCommunicator& communicator, const std::vector<int>& members, int rank)
       : communicator_(communicator), members_(members), rank_(rank) {
     // Several subsets may be made at once by different threads.
-    std::uint64_t hash = 14695981039346656037u;
-    for (const int member : members)
-      hash = (hash ^ static_cast<std::uint64_t>(member)) * 1099511628211u;
-    tag_ = static_cast<std::uint32_t>(hash ^ hash >> 32);
+    std::uint64_t hash = members.size();
+    for (const int member : members) hash = mixed(hash, static_cast<std::uint64_t>(member));
+    tag_ = static_cast<std::uint32_t>(hash);
   }
 
   int rank() const override { return rank_; }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/comm/call.h"
 
@@ -41,9 +42,8 @@ void PlanCache::drop(const CachedPlan& own) {
   std::erase_if(plans_, [&](const auto& plan) { return plan.get() == &own; });
 }
 
-PlanName::PlanName(std::string name) : text(std::move(name)), digest(0xcbf29ce484222325u) {
-  for (const char letter : text)
-    digest = (digest ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;
+PlanName::PlanName(std::string name) : text(std::move(name)), digest(text.size()) {
+  for (const char letter : text) digest = mixed(digest, static_cast<unsigned char>(letter));
 }
 
 std::string CachedPlan::name() const {

@@ -1,12 +1,11 @@
 // Counts the bytes of a message, and finds whether its blocks follow one another or must be packed.
 #include "src/exec/placement.h"
 
+#include "src/base/round_up.h"
+
 namespace moeccl {
 
-std::size_t Placement::aligned(std::size_t bytes) {
-  constexpr std::size_t kAlignment = 64;
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+std::size_t Placement::aligned(std::size_t bytes) { return roundUp(bytes, std::size_t{64}); }
 
 std::byte* Placement::base(Buffer buffer) const {
   switch (buffer) {

@@ -17,8 +17,7 @@ constexpr std::size_t kLeastKept = std::size_t{1} << 20;
 constexpr std::size_t kMostRegions = 1024;
 
 std::size_t wholePages(std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
+  return roundUp(bytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
 
 }  // namespace

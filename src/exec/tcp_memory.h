@@ -13,6 +13,8 @@
 #include <map>
 #include <memory_resource>
 
+#include "src/base/round_up.h"
+
 namespace moeccl {
 
 class MessageMemory final : public std::pmr::memory_resource {
@@ -34,7 +36,7 @@ class MessageMemory final : public std::pmr::memory_resource {
   static constexpr std::size_t blockOf(std::size_t bytes) {
     if (bytes <= kSmallest) return kSmallest;
     const std::size_t step = std::bit_floor(bytes - 1) / 8;
-    return (bytes + step - 1) / step * step;
+    return roundUp(bytes, step);
   }
   // What such a block takes at most where all of its region are used.
   static constexpr std::size_t costOf(std::size_t bytes) {

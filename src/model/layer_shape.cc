@@ -9,6 +9,7 @@
 #include <string>
 
 #include "src/base/error.h"
+#include "src/base/round_up.h"
 #include "src/base/text.h"
 #include "src/model/gate_config.h"
 #include "src/model/schedule_list.h"
@@ -134,10 +135,6 @@ std::int64_t wantedPlaces(const moecclMoeConfig_t& config, std::int64_t groups, 
       std::max(std::ceil(exact * (1 - 1e-12)),
                static_cast<double>(groups) * static_cast<double>(config.minCapacity));
   return places >= static_cast<double>(most) ? most : static_cast<std::int64_t>(places);
-}
-
-std::int64_t roundUp(std::int64_t value, std::int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
 }
 
 // The schedule of the config or, where it is another, of the environment.

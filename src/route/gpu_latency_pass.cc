@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "src/base/round_up.h"
 #include "src/exec/nccl_lanes.h"
 #include "src/route/route_choice.h"
 
@@ -16,10 +17,6 @@ namespace {
 
 // Alignments of the parts of a region, and of those of memory.
 constexpr std::size_t kAlignment = 16, kRoomAlignment = 256;
-
-constexpr std::size_t aligned(std::size_t bytes, std::size_t to) {
-  return (bytes + to - 1) / to * to;
-}
 
 std::size_t bytesOf(std::int64_t rows, std::size_t rowBytes) {
   return static_cast<std::size_t>(rows) * rowBytes;
@@ -95,12 +92,12 @@ std::int64_t GpuLatencyPass::roomForRows() const {
 }
 
 std::size_t GpuLatencyPass::headerBytes(std::int64_t bucket) const {
-  return aligned(bytesOf(bucket * shape_.choices, sizeof(std::int32_t) + sizeof(float)),
+  return roundUp(bytesOf(bucket * shape_.choices, sizeof(std::int32_t) + sizeof(float)),
                  kAlignment);
 }
 
 std::size_t GpuLatencyPass::regionBytes(std::int64_t bucket) const {
-  return headerBytes(bucket) + aligned(bytesOf(bucket, rows_.rowBytes), kAlignment);
+  return headerBytes(bucket) + roundUp(bytesOf(bucket, rows_.rowBytes), kAlignment);
 }
 
 void GpuLatencyPass::makeRoom(Communicator& communicator,
@@ -110,7 +107,7 @@ void GpuLatencyPass::makeRoom(Communicator& communicator,
   const std::int64_t runs = rows_.localExperts * ranks;
   std::size_t room = 0;
   const auto take = [&](std::size_t bytes) {
-    return std::exchange(room, room + aligned(bytes, kRoomAlignment));
+    return std::exchange(room, room + roundUp(bytes, kRoomAlignment));
   };
   const std::size_t loads = take(bytesOf(rows_.experts + 1, sizeof(std::int64_t)));
   const std::size_t begins = take(bytesOf(rows_.localExperts + 1, sizeof(std::int64_t)));

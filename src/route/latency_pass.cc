@@ -11,6 +11,7 @@
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"
 #include "kernels/weigh.h"
+#include "src/base/round_up.h"
 #include "src/route/route_choice.h"
 
 namespace moeccl {
@@ -27,9 +28,7 @@ constexpr std::size_t kAlignment = 16;
 // The most that the arena takes for a message besides its bytes.
 constexpr std::size_t kMargin = 64;
 
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
+std::size_t aligned(std::size_t bytes) { return roundUp(bytes, kAlignment); }
 
 std::size_t roomFor(std::int64_t rows, std::size_t bytes) {
   return static_cast<std::size_t>(rows) * bytes;

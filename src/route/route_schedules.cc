@@ -8,6 +8,7 @@
 #include "moeccl/model.h"
 #include "src/base/boundary.h"
 #include "src/base/log.h"
+#include "src/base/round_up.h"
 #include "src/base/text.h"
 #include "src/model/schedule_list.h"
 #include "src/route/question.h"
@@ -19,7 +20,7 @@ namespace {
 std::int64_t bucketOf(std::int64_t tokens) {
   std::int64_t step = 1;
   while (tokens > 16 * step) step *= 2;
-  return (tokens + step - 1) / step * step;
+  return roundUp(tokens, step);
 }
 
 std::string nameOf(const ScheduleChoice& choice) {

@@ -808,7 +808,7 @@ TEST_P(Disagreement, Grid) {
     moecclGrid_t grid = nullptr;
     const moecclGridShape_t shape = {rank == 3 ? 2 : 1, 2, 2, moecclOrderEspEp};
     checkError(moecclGridCreate(comm, shape, &grid), moecclInvalidUsage, comm,
-               {"different shapes", "rank 3", "nMp 2"});
+               {"different shapes", "shape.nMp is 1 on rank 0 and 2 on rank 3"});
     checkThat(grid == nullptr, "a grid was made");
     int in[4] = {}, out[4] = {};
     check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);
