@@ -103,9 +103,7 @@ INSTANTIATE_TEST_SUITE_P(Slow, JobsOnGpus, ::testing::Values(Nodes{4, 4}), nodes
 // Memory that messages lie in, of every lane, unless a setting says otherwise.
 TEST_F(Gpus, RegisterTheirMemory) {
   const auto registrations = [&] {
-    const std::vector<std::string> calls = world.calls();
-    return std::ranges::count_if(
-        calls, [](const std::string& call) { return call.find(": registers ") != call.npos; });
+    return std::ranges::count(world.calls(), GpuCall::Kind::registration, &GpuCall::kind);
   };
   const auto exchange = [&] {
     run({.ranks = 4, .nodes = {2, 2}, .algorithms = "alltoall=hierarchical"},
@@ -190,10 +188,11 @@ TEST_F(Gpus, AreKnownByTheirModel) {
 // NCCL's own functions where nobody has chosen and the price says so, and where they are named; not
 // for what they do otherwise.
 TEST_F(Gpus, CallFunctionsOfNccl) {
-  const auto count = [&](const std::string& text) {
-    const std::vector<std::string> calls = world.calls();
-    return std::ranges::count_if(
-        calls, [&](const std::string& call) { return call.find(text) != call.npos; });
+  const auto count = [&](const std::string& name, std::size_t bytes) {
+    const std::vector<GpuCall> calls = world.calls();
+    return std::ranges::count_if(calls, [&](const GpuCall& call) {
+      return call.kind == GpuCall::Kind::native && call.name == name && call.bytes == bytes;
+    });
   };
   constexpr int kCount = 5;
   const auto sum = [](moecclComm_t comm, moecclRedOp_t op) {
@@ -207,10 +206,10 @@ TEST_F(Gpus, CallFunctionsOfNccl) {
   run({.ranks = 3, .nodes = {2, 1}, .algorithms = ""}, [&](moecclComm_t comm, int) {
     for (moecclRedOp_t op : {moecclSum, moecclAvg, moecclMax}) sum(comm, op);
   });
-  EXPECT_EQ(count("NCCL's all-reduce of 20 bytes"), 3 * 2);
+  EXPECT_EQ(count("all-reduce", 20), 3 * 2);
   run({.ranks = 3, .nodes = {2, 1}, .algorithms = "allreduce=linear"},
       [&](moecclComm_t comm, int) { sum(comm, moecclSum); });
-  EXPECT_EQ(count("NCCL's all-reduce"), 3 * 2);
+  EXPECT_EQ(count("all-reduce", 20), 3 * 2);
   run({.ranks = 3, .nodes = {2, 1}, .algorithms = "alltoall=native;allgather=native"},
       [&](moecclComm_t comm, int rank) {
         const std::vector<int> in = {rank, rank + 10, rank + 20};
@@ -226,8 +225,8 @@ TEST_F(Gpus, CallFunctionsOfNccl) {
                   "another all-to-all");
         checkThat(all == std::vector<int>{7, 8, 9}, "another all-gather");
       });
-  EXPECT_EQ(count("NCCL's all-to-all of 4 bytes"), 3);
-  EXPECT_EQ(count("NCCL's all-gather of 4 bytes"), 3);
+  EXPECT_EQ(count("all-to-all", 4), 3);
+  EXPECT_EQ(count("all-gather", 4), 3);
 }
 
 // NCCL would wait for ever where it connects the ranks.
@@ -344,10 +343,7 @@ TEST_F(Gpus, AdoptOnTheirDevicesAlone) {
     myGpu().destroy(theirs);
   });
   // A user's communicator need not block, and may not be ready yet.
-  const std::vector<std::string> calls = world.calls();
-  EXPECT_EQ(std::ranges::count_if(
-                calls, [](const std::string& call) { return call.ends_with(": settles"); }),
-            3);
+  EXPECT_EQ(std::ranges::count(world.calls(), GpuCall::Kind::settle, &GpuCall::kind), 3);
 }
 
 // As NCCL, which would wait for the graph for ever.
@@ -584,16 +580,16 @@ TEST_F(Gpus, PricePaddingOfBoundedSizes) {
       checkThat(out == in, "wrong data");
     }
   });
-  const std::vector<std::string> calls = world.calls();
+  const std::vector<GpuCall> calls = world.calls();
   // Of bruck 20 bytes for each of four blocks in a round, of linear a block of 12 bytes.
-  const auto sends = [&](const std::string& bytes) {
-    return std::ranges::count_if(calls, [&](const std::string& call) {
-      return call.find(": send of " + bytes + " bytes") != std::string::npos;
+  const auto sends = [&](std::size_t bytes) {
+    return std::ranges::count_if(calls, [&](const GpuCall& call) {
+      return call.kind == GpuCall::Kind::send && call.bytes == bytes;
     });
   };
-  EXPECT_EQ(sends("80"), 8 * 3);
-  EXPECT_EQ(sends("12"), 8 * 7);
-  EXPECT_EQ(sends("1600000"), 0);
+  EXPECT_EQ(sends(80), 8 * 3);
+  EXPECT_EQ(sends(12), 8 * 7);
+  EXPECT_EQ(sends(1600000), 0);
 }
 
 // Of all that are predicted, by a profile or without one, the fastest is one that GPUs do not have.

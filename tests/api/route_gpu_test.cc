@@ -33,13 +33,13 @@ class GpuMemory final : public Memory {
 };
 
 // Returns what the devices were asked for.
-std::vector<std::string> onGpus(const Job& job, unsigned seed, const RankFunction& function) {
+std::vector<GpuCall> onGpus(const Job& job, unsigned seed, const RankFunction& function) {
   GpusOfJobs gpus({.seed = seed, .oneQueue = seed % 5 == 0, .threads = true, .ownMemory = true});
   gpus.run(job, function);
   return gpus.world.calls();
 }
 
-std::vector<std::string> onGpus(const Case& c, unsigned seed, const RankFunction& function) {
+std::vector<GpuCall> onGpus(const Case& c, unsigned seed, const RankFunction& function) {
   return onGpus(jobOf(c), seed, function);
 }
 
@@ -194,7 +194,7 @@ TEST(RoutesOfGpus, TellNothingAgain) {
     c.algorithm = "flat";
     const World world(c);
     std::size_t bytes = 0;
-    for (const std::string& call : onGpus(c, 1, [&](moecclComm_t comm, int rank) {
+    for (const GpuCall& call : onGpus(c, 1, [&](moecclComm_t comm, int rank) {
            const Grid grid(comm, world);
            const Route route(grid.it, c);
            GpuMemory memory;
@@ -205,8 +205,7 @@ TEST(RoutesOfGpus, TellNothingAgain) {
              check(moecclPassDispatch(pass->it, echo.input.at(), rows.at(), nullptr), comm);
            myGpu().synchronize(nullptr);
          }))
-      if (const std::size_t at = call.find("send of "); at != call.npos)
-        bytes += static_cast<std::size_t>(std::stoull(call.substr(at + 8)));
+      if (call.kind == GpuCall::Kind::send) bytes += call.bytes;
     return bytes;
   };
   const Case c = smallCase();
@@ -356,14 +355,13 @@ TEST(RoutesOfGpus, SendWhatABucketHas) {
     c.tokens = tokens;
     const World world(c);
     std::size_t most = 0;
-    for (const std::string& call : onGpus(c, 2, [&](moecclComm_t comm, int rank) {
+    for (const GpuCall& call : onGpus(c, 2, [&](moecclComm_t comm, int rank) {
            const Grid grid(comm, world);
            const Route route(grid.it, c);
            GpuMemory memory;
            exercise(world, comm, route.it, rank, memory, nullptr);
          }))
-      if (const std::size_t at = call.find("send of "); at != call.npos)
-        most = std::max(most, static_cast<std::size_t>(std::stoull(call.substr(at + 8))));
+      if (call.kind == GpuCall::Kind::send) most = std::max(most, call.bytes);
     return most;
   };
   EXPECT_LT(bytesOf(2), bytesOf(3));
@@ -476,14 +474,15 @@ TEST(RoutesOfGpus, MoveRowsInFewLaunches) {
     Case c = smallCase();
     c.tokens = tokens;
     const World world(c);
-    const std::vector<std::string> calls = onGpus(c, 2, [&](moecclComm_t comm, int rank) {
+    const std::vector<GpuCall> calls = onGpus(c, 2, [&](moecclComm_t comm, int rank) {
       const Grid grid(comm, world);
       const Route route(grid.it, c);
       GpuMemory memory;
       exercise(world, comm, route.it, rank, memory, nullptr);
     });
-    const auto isKernel = [](const std::string& call) {
-      return call.ends_with(" rows") || call.find(" runs of blocks") != call.npos;
+    const auto isKernel = [](const GpuCall& call) {
+      return call.kind == GpuCall::Kind::copy ||
+             (call.kind == GpuCall::Kind::kernel && call.name.ends_with(" rows"));
     };
     return std::ranges::count_if(calls, isKernel);
   };

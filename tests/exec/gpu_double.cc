@@ -38,12 +38,6 @@ void copyBytes(void* to, const void* from, std::size_t bytes) {
 
 std::string bytesText(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
-std::string textOf(const void* event, int record) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%p %d", event, record);
-  return text;
-}
-
 // Of rows, those that follow one another as one.
 class RowRanges {
  public:
@@ -121,8 +115,9 @@ void GpuDouble::requireCurrent() {
     refuse("is meant while device " + std::to_string(current()) + " is current");
 }
 
-void GpuDouble::say(const std::string& text) {
-  world_.calls_.push_back("device " + std::to_string(number_) + ": " + text);
+void GpuDouble::note(GpuCall call) {
+  call.device = number_;
+  world_.calls_.push_back(std::move(call));
 }
 
 GpuWorld::Stream& GpuDouble::streamOf(Stream stream) {
@@ -194,7 +189,7 @@ void* GpuDouble::registerWith(Comm comm, std::byte* memory, std::size_t bytes) n
     return nullptr;
   }
   if (world_.options_.withoutRegistration) return nullptr;
-  say("registers " + bytesText(bytes));
+  note({.kind = GpuCall::Kind::registration, .bytes = bytes});
   if (!commOf(comm).registered.insert(memory).second)
     world_.problem("memory is registered a second time");
   return memory;
@@ -266,7 +261,7 @@ bool GpuDouble::idle() const {
 Gpu::Stream GpuDouble::newStream(bool urgent) {
   const Lock lock(world_.mutex_);
   requireCurrent();
-  say(urgent ? "new urgent stream" : "new stream");
+  note({.kind = GpuCall::Kind::newStream, .urgent = urgent});
   GpuWorld::Stream& stream = world_.newStream(*this);
   stream.urgent = urgent;
   return &stream;
@@ -301,8 +296,9 @@ void GpuDouble::record(Event event, Stream stream) {
   item->what = "the record of an event";
   item->event = eventOf(event);
   item->version = ++item->event->issued;
-  say("stream " + std::to_string(on.number) + " records " +
-      textOf(item->event.get(), item->version));
+  note({.kind = GpuCall::Kind::record,
+        .stream = on.number,
+        .event = {item->event.get(), item->version}});
   item->event->capture = on.capture;
   GpuWorld::Event* const which = item->event.get();
   submit(on, std::move(item));
@@ -318,8 +314,9 @@ void GpuDouble::wait(Stream stream, Event event) {
   item->event = eventOf(event);
   item->version = item->event->issued;
   if (item->version == 0) refuse("waits for an event that nobody has recorded");
-  say("stream " + std::to_string(on.number) + " waits for " +
-      textOf(item->event.get(), item->version));
+  note({.kind = GpuCall::Kind::wait,
+        .stream = on.number,
+        .event = {item->event.get(), item->version}});
   if (item->event->capture != 0) {
     if (!capture_ || item->event->capture != capture_->id)
       refuse("waits for an event of a capture that is over");
@@ -352,7 +349,7 @@ void GpuDouble::await(Event event) {
   std::unique_lock lock(world_.mutex_);
   requireCurrent();
   if (capture_) refuse("waits during a capture");
-  say("the host waits");
+  note({.kind = GpuCall::Kind::hostWait});
   const std::shared_ptr<GpuWorld::Event> of = eventOf(event);
   if (of->issued == 0) refuse("waits for an event that nobody has recorded");
   const auto done = [&] { return of->done.contains(of->issued); };
@@ -392,7 +389,7 @@ void GpuDouble::kernel(const std::string& what,
   const Lock lock(world_.mutex_);
   requireCurrent();
   requireWhole(what);
-  say(what);
+  note({.kind = GpuCall::Kind::kernel, .name = what});
   auto item = std::make_unique<GpuWorld::Item>();
   item->what = what;
   item->rangesNow = std::move(ranges);
@@ -436,7 +433,7 @@ void GpuDouble::copyBlocks(std::span<const BlockCopy> copies, Stream stream) {
       copies, [](const BlockCopy& copy) { return copy.bytes > 0 && copy.count > 0; }));
   for (const std::size_t most = cuda::copiesPerLaunch(copies); left > 0;) {
     const std::size_t now = std::min(left, most);
-    say("a copy of " + std::to_string(now) + " runs of blocks");
+    note({.kind = GpuCall::Kind::copy, .runs = now});
     left -= now;
   }
   for (const BlockCopy& copy : copies)
@@ -469,7 +466,7 @@ void GpuDouble::reduce(moecclRedOp_t op, moecclDataType_t datatype, std::byte* d
   const Lock lock(world_.mutex_);
   auto item = std::make_unique<GpuWorld::Item>();
   item->what = "a reduction of " + std::to_string(count) + " terms of " + bytesText(bytes);
-  say(item->what);
+  note({.kind = GpuCall::Kind::reduction, .bytes = bytes});
   std::vector<const std::byte*> terms;
   for (std::size_t term = 0; term < count; ++term) {
     terms.push_back(sources[term * stride]);
@@ -485,7 +482,7 @@ void GpuDouble::divide(moecclDataType_t datatype, std::byte* data, std::size_t b
   const Lock lock(world_.mutex_);
   auto item = std::make_unique<GpuWorld::Item>();
   item->what = "a division of " + bytesText(bytes) + " by " + std::to_string(divisor);
-  say(item->what);
+  note({.kind = GpuCall::Kind::division, .bytes = bytes});
   item->ranges.push_back({data, bytes, true});
   item->work = [=] { moeccl::divide(datatype, data, bytes, divisor); };
   submit(streamOf(stream), std::move(item));
@@ -806,14 +803,14 @@ Gpu::Comm GpuDouble::split(Comm comm, int color, int key, Purpose purpose,
   CommState* const handle = part.get();
   comms_[handle] = std::move(part);
   noteContext();
-  say("split");
+  note({.kind = GpuCall::Kind::split});
   return handle;
 }
 
 void GpuDouble::settle(Comm comm, const Patience&) {
   const Lock lock(world_.mutex_);
   commOf(comm);
-  say("settles");
+  note({.kind = GpuCall::Kind::settle});
 }
 
 void GpuDouble::drop(const CommState& comm, bool abort) {
@@ -932,7 +929,7 @@ moecclResult_t GpuDouble::asyncError(Comm comm, std::string* text) {
 
 void GpuDouble::groupStart() {
   const Lock lock(world_.mutex_);
-  say("group start");
+  note({.kind = GpuCall::Kind::groupStart});
   ++world_.groups_[std::this_thread::get_id()].depth;
 }
 
@@ -943,7 +940,11 @@ void GpuDouble::message(bool isSend, std::byte* data, std::size_t bytes, int pee
   const std::string what = (isSend ? "send of " : "receive of ") + bytesText(bytes) +
                            (isSend ? " to " : " from ") + std::to_string(peer);
   GpuWorld::Stream* const where = &streamOf(stream);
-  say(what + (where->urgent ? " on an urgent stream" : ""));
+  note({.kind = isSend ? GpuCall::Kind::send : GpuCall::Kind::receive,
+        .stream = where->number,
+        .urgent = where->urgent,
+        .peer = peer,
+        .bytes = bytes});
   if (on.revoked) throw Error(moecclInvalidUsage, "the double's " + what + ": revoked");
   // It has other blocks and another way to end.
   if (on.purpose != Purpose::messages) refuse("a " + what + " on a communicator made for parts");
@@ -985,7 +986,7 @@ void GpuDouble::recv(std::byte* to, std::size_t bytes, int peer, Comm comm, Stre
 
 void GpuDouble::groupEnd(Comm comm, const Patience& patience) {
   std::unique_lock lock(world_.mutex_);
-  say("group end");
+  note({.kind = GpuCall::Kind::groupEnd});
   GpuWorld::Group& group = world_.groups_[std::this_thread::get_id()];
   if (group.depth == 0) refuse("ends a group that has not begun");
   if (--group.depth > 0) return;
@@ -995,10 +996,10 @@ void GpuDouble::groupEnd(Comm comm, const Patience& patience) {
     connect(lock, commOf(comm), "", launch.item->messages, patience);
   }
   for (GpuWorld::Waiting& launch : launches) {
-    std::string peers;
+    std::vector<int> peers;
     for (const auto& message : launch.item->messages)
-      if (message->isSend) peers.append(" ").append(std::to_string(message->to));
-    say("stream " + std::to_string(launch.stream->number) + " sends to" + peers);
+      if (message->isSend) peers.push_back(message->to);
+    note({.kind = GpuCall::Kind::sends, .stream = launch.stream->number, .peers = peers});
     submit(*launch.stream, std::move(launch.item));
   }
 }
@@ -1064,7 +1065,7 @@ void GpuDouble::run(Native what, const std::byte* from, std::byte* to, std::size
   const std::size_t bytes = count * sizeOf(datatype);
   const std::string name =
       std::string("NCCL's ") + kNames[static_cast<int>(what)] + " of " + bytesText(bytes);
-  say(name);
+  note({.kind = GpuCall::Kind::native, .bytes = bytes, .name = kNames[static_cast<int>(what)]});
   requireWhole(name);
   if (!has(what)) refuse(name + ", which this NCCL does not have");
   if (world_.groups_[std::this_thread::get_id()].depth > 0) refuse(name + " in a group");

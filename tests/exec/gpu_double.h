@@ -37,6 +37,7 @@
 #include <string>
 #include <thread>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "src/exec/gpu.h"
@@ -44,6 +45,39 @@
 namespace moeccl::test {
 
 class GpuDouble;
+
+// What a device was asked for.
+struct GpuCall {
+  enum class Kind {
+    kernel,  // and copies from or to the host: `name` says which
+    copy,    // of `runs` runs of blocks
+    reduction,
+    division,
+    native,  // a function of NCCL's, `name`
+    groupStart,
+    send,
+    receive,
+    groupEnd,
+    sends,  // to `peers`, which a group has put on a stream
+    newStream,
+    record,
+    wait,      // of a stream, for an event
+    hostWait,  // of the host, for an event
+    split,
+    settle,
+    registration,
+  };
+  Kind kind;
+  int device = -1;
+  std::size_t stream = 0;
+  bool urgent = false;  // the stream, of those from newStream on and of messages
+  int peer = -1;
+  std::vector<int> peers = {};
+  std::size_t bytes = 0;
+  std::size_t runs = 0;
+  std::pair<const void*, int> event = {};  // and which of its records
+  std::string name = {};
+};
 
 class GpuWorld {
  public:
@@ -87,8 +121,8 @@ class GpuWorld {
   std::string leftovers();
   // From now on every asyncError() is this.
   void breakDown(moecclResult_t result, const std::string& text);
-  // Every call of the executor's, in order: "device 0: send 12 bytes to 1".
-  std::vector<std::string> calls();
+  // Every call of the executor's, in order.
+  std::vector<GpuCall> calls();
 
  private:
   friend class GpuDouble;
@@ -184,7 +218,8 @@ class GpuWorld {
   std::map<std::tuple<std::string, int, int>, Matching> matching_;
   // By communicator and way, sender and receiver: which of the two have come.
   std::map<std::tuple<std::string, int, int>, std::array<bool, 2>> connections_;
-  std::vector<std::string> problems_, calls_;
+  std::vector<std::string> problems_;
+  std::vector<GpuCall> calls_;
   std::map<std::thread::id, Group> groups_;  // NCCL has one per thread
   std::uint64_t ids_ = 0;
   // Splits under way: by communicator and which split it is, (color, key) by rank.
@@ -327,7 +362,7 @@ class GpuDouble final : public Gpu {
   void requireCurrent();
   // The device that is current has a context from now on.
   void noteContext();
-  void say(const std::string& text);
+  void note(GpuCall call);
   GpuWorld::Stream& streamOf(Stream stream);
   std::shared_ptr<GpuWorld::Event> eventOf(Event event);
   CommState& commOf(Comm comm);

@@ -210,7 +210,7 @@ void GpuWorld::breakDown(moecclResult_t result, const std::string& text) {
   brokenText_ = text;
 }
 
-std::vector<std::string> GpuWorld::calls() {
+std::vector<GpuCall> GpuWorld::calls() {
   const std::lock_guard lock(mutex_);
   return calls_;
 }

@@ -14,7 +14,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "src/base/error.h"
@@ -230,8 +229,18 @@ INSTANTIATE_TEST_SUITE_P(Wide, Algorithms, ::testing::ValuesIn(all(moreTopologie
 
 // ---- What is asked of a GPU ----
 
-std::size_t countOf(const std::vector<std::string>& calls, const std::string& call) {
-  return static_cast<std::size_t>(std::ranges::count(calls, call));
+using Calls = std::vector<GpuCall>;
+using Kind = GpuCall::Kind;
+
+// The calls of rank 0's device of a kind that `match` is true of.
+template <typename Match>
+std::int64_t countOf(const Calls& calls, Kind kind, const Match& match) {
+  return std::ranges::count_if(calls, [&](const GpuCall& call) {
+    return call.device == 0 && call.kind == kind && match(call);
+  });
+}
+std::int64_t countOf(const Calls& calls, Kind kind) {
+  return countOf(calls, kind, [](const GpuCall&) { return true; });
 }
 
 TEST(NcclRun, OneLaneIsTheCallersStreamAndAStepOneGroup) {
@@ -240,12 +249,15 @@ TEST(NcclRun, OneLaneIsTheCallersStreamAndAStepOneGroup) {
   machine.enqueue(0);
   // The caller's own stream, made by the test; a copy of its own block; a group for each other
   // rank.
-  const std::vector<std::string> calls = machine.world().calls();
-  EXPECT_EQ(countOf(calls, "device 0: new stream"), 1u);
-  EXPECT_EQ(countOf(calls, "device 0: new urgent stream"), 0u);
-  EXPECT_EQ(countOf(calls, "device 0: a copy of 1 runs of blocks"), 1u);
-  EXPECT_EQ(countOf(calls, "device 0: group start"), 2u);
-  EXPECT_EQ(countOf(calls, "device 0: send of 16 bytes to 1"), 1u);
+  const Calls calls = machine.world().calls();
+  const auto isUrgent = [](const GpuCall& call) { return call.urgent; };
+  EXPECT_EQ(countOf(calls, Kind::newStream), 1);
+  EXPECT_EQ(countOf(calls, Kind::newStream, isUrgent), 0);
+  EXPECT_EQ(countOf(calls, Kind::copy), 1);
+  EXPECT_EQ(countOf(calls, Kind::copy, [](const GpuCall& call) { return call.runs == 1; }), 1);
+  EXPECT_EQ(countOf(calls, Kind::groupStart), 2);
+  const auto isToRank1 = [](const GpuCall& call) { return call.peer == 1 && call.bytes == 16; };
+  EXPECT_EQ(countOf(calls, Kind::send, isToRank1), 1);
   machine.enqueue(1);
   machine.enqueue(2);
   EXPECT_EQ(machine.verdict(), "");
@@ -258,49 +270,38 @@ TEST(NcclRun, LanesThatOthersWaitForAreUrgent) {
   Machine machine(*findAlgorithm(Collective::combineAllGather, "pipelined"),
                   Topology::uneven({{2, 2}}), parameters, {}, 12);
   machine.enqueueAll();
-  const std::vector<std::string> calls = machine.world().calls();
-  const auto sends = [&](const std::string& end) {
-    return std::ranges::count_if(calls, [&](const std::string& call) {
-      return call.starts_with("device 0: send") && call.ends_with(end);
-    });
-  };
+  const Calls calls = machine.world().calls();
   // Those of the all-gather, for which nobody waits, are the three to the other rank of the MP
   // group.
-  EXPECT_GT(sends(" on an urgent stream"), 3);
-  EXPECT_EQ(sends(""), sends(" on an urgent stream") + 3);
-  EXPECT_EQ(countOf(calls, "device 0: split"), 3u);
+  const std::int64_t urgent =
+      countOf(calls, Kind::send, [](const GpuCall& call) { return call.urgent; });
+  EXPECT_GT(urgent, 3);
+  EXPECT_EQ(countOf(calls, Kind::send), urgent + 3);
+  EXPECT_EQ(countOf(calls, Kind::split), 3);
   EXPECT_EQ(machine.verdict(), "");
 }
 
-// Groups of sends on the streams of a device, in the order in which it was asked for them, and
-// which of them the streams and events order.
+// Groups of sends on the streams of rank 0's device, in the order in which it was asked for them,
+// and which of them the streams and events order.
 class Order {
  public:
   struct Group {
-    std::string stream;
-    std::vector<int> peers;
+    std::size_t stream;
     std::set<std::size_t> after;  // groups
   };
 
-  Order(const std::vector<std::string>& calls, const std::string& device) {
-    std::map<std::string, std::set<std::size_t>> streams, events;
-    for (const std::string& call : calls) {
-      std::istringstream words(call);
-      std::string first, second, stream, number, verb, preposition;
-      words >> first >> second >> stream >> number >> verb;
-      if (first + " " + second != device + ":" || stream != "stream") continue;
-      std::set<std::size_t>& known = streams[number];
-      std::string event, record;
-      if (verb == "records") {
-        words >> event >> record;
-        events[event + record] = known;
-      } else if (verb == "waits") {
-        words >> preposition >> event >> record;
-        known.merge(std::set(events[event + record]));
-      } else if (verb == "sends") {
-        words >> preposition;
-        Group group{number, {}, known};
-        for (int peer; words >> peer;) group.peers.push_back(peer);
+  explicit Order(const Calls& calls) {
+    std::map<std::size_t, std::set<std::size_t>> streams;
+    std::map<std::pair<const void*, int>, std::set<std::size_t>> events;
+    for (const GpuCall& call : calls) {
+      if (call.device != 0) continue;
+      std::set<std::size_t>& known = streams[call.stream];
+      if (call.kind == Kind::record) {
+        events[call.event] = known;
+      } else if (call.kind == Kind::wait) {
+        known.merge(std::set(events[call.event]));
+      } else if (call.kind == Kind::sends) {
+        Group group{call.stream, known};
         known.insert(groups.size());
         groups.push_back(std::move(group));
       }
@@ -324,7 +325,7 @@ TEST(NcclRun, GathersASliceBesideTheCombineOfTheNext) {
                     Topology::uneven({{2, 2}}), parameters, {}, 24);
     machine.enqueueAll();
     EXPECT_EQ(machine.verdict(), "");
-    return Order(machine.world().calls(), "device 0");
+    return Order(machine.world().calls());
   };
   // Gathers are what is on the stream that ends with one.
   const auto gathersOf = [](const Order& order) {
@@ -365,17 +366,16 @@ TEST(NcclRun, LargeBlocksOfAMessageTravelAlone) {
     EXPECT_EQ(machine.verdict(), "");
     return machine.world().calls();
   };
-  const auto ofDevice = [](const std::vector<std::string>& calls, const std::string& what) {
-    return std::ranges::count_if(
-        calls, [&](const std::string& call) { return call.starts_with("device 0: " + what); });
+  const auto ofBytes = [](const Calls& calls, Kind kind, std::size_t bytes) {
+    return countOf(calls, kind, [&](const GpuCall& call) { return call.bytes == bytes; });
   };
   const std::size_t large = (std::size_t{256} << 10) / 4;
-  const std::vector<std::string> apart = callsOf(large), together = callsOf(large - 1);
-  EXPECT_EQ(ofDevice(apart, "send of 262144 bytes"), 3 * 2);
-  EXPECT_EQ(ofDevice(apart, "receive of 262144 bytes"), 3 * 2);
-  EXPECT_EQ(ofDevice(apart, "a copy of"), 1);  // the rank's own blocks
-  EXPECT_EQ(ofDevice(together, "send of 524280 bytes"), 3);
-  EXPECT_EQ(ofDevice(together, "a copy of"), 2);
+  const Calls apart = callsOf(large), together = callsOf(large - 1);
+  EXPECT_EQ(ofBytes(apart, Kind::send, 262144), 3 * 2);
+  EXPECT_EQ(ofBytes(apart, Kind::receive, 262144), 3 * 2);
+  EXPECT_EQ(countOf(apart, Kind::copy), 1);  // the rank's own blocks
+  EXPECT_EQ(ofBytes(together, Kind::send, 524280), 3);
+  EXPECT_EQ(countOf(together, Kind::copy), 2);
 }
 
 TEST(NcclRun, CallsOnSeveralStreamsShareTheArena) {

@@ -26,30 +26,42 @@ struct Asked {
   std::int64_t launches = 0, waits = 0;
 };
 
-Asked mostAsked(const std::vector<std::string>& calls, int devices) {
+// Launches that a call makes.
+int launchesBy(const GpuCall& call) {
+  using Kind = GpuCall::Kind;
+  switch (call.kind) {
+    case Kind::copy:
+    case Kind::groupEnd:
+    case Kind::reduction:
+    case Kind::division:
+    case Kind::native:
+      return 1;
+    case Kind::kernel:
+      break;
+    default:
+      return 0;
+  }
+  if (const int known = launchesOf(call.name); known > 0) return known;
+  const bool one =
+      std::ranges::any_of(std::array{"a copy of ", "step ", "clearing "},
+                          [&](const char* text) { return call.name.starts_with(text); });
+  EXPECT_TRUE(one) << call.name << " is not in tests/gpu/launch_counts.h";
+  return 1;
+}
+
+Asked mostAsked(const std::vector<GpuCall>& calls, int devices) {
+  using Kind = GpuCall::Kind;
   std::vector<Asked> of(static_cast<std::size_t>(devices));
   std::vector<bool> idle(of.size());
-  for (const std::string& call : calls) {
-    const std::size_t colon = call.find(": ");
-    Asked& device = of[static_cast<std::size_t>(std::stoi(call.substr(std::size("device"))))];
-    const std::string what = call.substr(colon + 2);
-    const int known = launchesOf(what);
-    const auto beginsWith = [&](const auto& texts) {
-      return std::ranges::any_of(texts, [&](const char* text) { return what.starts_with(text); });
-    };
-    const bool one =
-        known == 0 && beginsWith(std::array{"a copy of", "group end", "a reduction", "a division",
-                                            "NCCL's ", "step ", "clearing "});
-    if (known == 0 && !one) {
-      EXPECT_TRUE(beginsWith(std::array{"new ", "split", "group start", "send", "receive",
-                                        "registers", "the host", "stream "}))
-          << what << " is not in tests/gpu/launch_counts.h";
-    }
-    device.launches += known + one;
-    auto isIdle = idle[static_cast<std::size_t>(&device - of.data())];
-    device.waits += what == "the host waits" && !isIdle;
-    isIdle = what == "the host waits" ||
-             (isIdle && (what.ends_with(" to the host") || what.starts_with("stream ")));
+  for (const GpuCall& call : calls) {
+    Asked& device = of[static_cast<std::size_t>(call.device)];
+    auto isIdle = idle[static_cast<std::size_t>(call.device)];
+    device.launches += launchesBy(call);
+    device.waits += call.kind == Kind::hostWait && !isIdle;
+    const bool isOfStreams =
+        call.kind == Kind::record || call.kind == Kind::wait || call.kind == Kind::sends;
+    isIdle = call.kind == Kind::hostWait ||
+             (isIdle && (call.name.ends_with(" to the host") || isOfStreams));
   }
   Asked most;
   for (const Asked& device : of) {
@@ -98,7 +110,7 @@ enum class Passes { forward, forwardAndBackward };
 Asked askedOf(const Problem& problem, const Solved& solved, moecclSchedule_t schedule, int count,
               Passes passes = Passes::forward) {
   const bool learns = passes == Passes::forwardAndBackward;
-  std::vector<std::string> calls;
+  std::vector<GpuCall> calls;
   onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
     const DeviceElements tokens(device,
                                 encode(problem.datatype, solved.inputs[rank / problem.grid.nMp]));
@@ -164,7 +176,7 @@ TEST(LayerOnGpus, WideAskLittleOfADroplessForward) {
 // In so many steps of a route in latency mode: Begin, Dispatch and Combine.
 Asked askedOfSteps(const Problem& problem, int steps) {
   constexpr std::int64_t kTokens = 4, kHidden = 8;
-  std::vector<std::string> calls;
+  std::vector<GpuCall> calls;
   onGpus(problem, {.calls = &calls}, [&](Device& device, moecclGrid_t grid, int rank) {
     moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
     config.experts = static_cast<int>(problem.experts);

@@ -133,13 +133,12 @@ TEST(LayerOnGpus, ExchangeBesideWhatTheyCompute) {
     problem.capacityGroups = 4;
     problem.chunks = chunks;
     problem.residual = residual;
-    std::vector<std::string> calls;
+    std::vector<GpuCall> calls;
     trainOnGpus(taskOf(problem),
                 {.algorithms = "dispatch=flat;combine=flat;allgather=linear", .calls = &calls},
                 {.schedule = moecclScheduleS1});
-    return std::ranges::count_if(calls, [](const std::string& call) {
-      return call.find("send of") != call.npos && call.find("urgent") != call.npos;
-    });
+    return std::ranges::count_if(
+        calls, [](const GpuCall& call) { return call.kind == GpuCall::Kind::send && call.urgent; });
   };
   // Each rank has five others to send to in dispatch and combine, and one in the MP-AllGather; the
   // layer passes forward and backward twice.

@@ -16,7 +16,7 @@ struct GpusOfTest {
   unsigned seed = 1;
   bool oneQueue = false;
   std::string algorithms = "";
-  std::vector<std::string>* calls = nullptr;  // what the devices were asked for
+  std::vector<GpuCall>* calls = nullptr;  // what the devices were asked for
 };
 
 using OnGrid = std::function<void(Device& device, moecclGrid_t grid, int rank)>;

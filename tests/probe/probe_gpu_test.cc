@@ -61,9 +61,8 @@ class GpuProbe : public Probing, public GpusOfJobs {
   }
   // How often messages were sent so far.
   std::size_t sends() {
-    const std::vector<std::string> calls = world.calls();
-    return static_cast<std::size_t>(std::ranges::count_if(
-        calls, [](const std::string& call) { return call.find(": send ") != std::string::npos; }));
+    return static_cast<std::size_t>(
+        std::ranges::count(world.calls(), GpuCall::Kind::send, &GpuCall::kind));
   }
 };
 
