@@ -600,7 +600,7 @@ def routings_are_replayed():
         case = Case(top_k=top_k)
         first, _, _ = case.step()
         chosen = case.layer.chosen()
-        assert torch.equal(case.step(call=lambda tokens: case.layer(tokens, chosen))[0], first)
+        assert torch.equal(case.step(call=lambda tokens: case.layer(tokens, chosen=chosen))[0], first)
         with torch.no_grad():
             case.gate.weight.data += random(case.gate.weight.shape, 9)
         case.step()
@@ -614,7 +614,7 @@ def routings_are_replayed():
 
             def call(tokens):
                 if replayed:
-                    return case.layer(tokens, chosen)
+                    return case.layer(tokens, chosen=chosen)
                 weights = torch.softmax(case.gate(tokens), -1).gather(1, chosen.clamp(min=0))
                 weights = weights / weights.sum(-1, keepdim=True) if top_k > 1 else weights
                 return case.layer(tokens, chosen, weights)
@@ -626,14 +626,17 @@ def routings_are_replayed():
             assert torch.equal(case.layer.chosen(), chosen) and (output[0] == 0).all()
         for ours, theirs in zip(*results):
             assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-14), (top_k, (ours - theirs).abs().max())
-        case.layer(case.tokens(case.batch, 0), chosen)
+        case.layer(case.tokens(case.batch, 0), chosen=chosen)
         assert case.layer.balance_loss() > 0
     tokens = case.tokens(case.batch, 0)
-    raises(lambda: case.layer(tokens, chosen[1:]), str((len(chosen) - 1, 2)), "[tokens, k]")
-    raises(lambda: case.layer(tokens, chosen + 9), "to 7")
-    raises(lambda: moeccl.torch.MoE([Expert(RANK)])(tokens, chosen), "no gate")
-    raises(lambda: Case(gate="pair").layer(tokens, chosen), "bring both")
-    raises(lambda: case.layer(tokens, weights=torch.ones(len(tokens), 2)), "weights come with indices")
+    raises(lambda: case.layer(tokens, chosen=chosen[1:]), f"chosen is {(len(chosen) - 1, 2)}", "[tokens, k]")
+    raises(lambda: case.layer(tokens, chosen=chosen + 9), "to 7")
+    raises(lambda: moeccl.torch.MoE([Expert(RANK)])(tokens, chosen=chosen), "no gate")
+    raises(lambda: Case(gate="pair").layer(tokens, chosen=chosen), "no logits")
+    weights = torch.ones(len(tokens), 2)
+    raises(lambda: case.layer(tokens, chosen), "chosen=")
+    raises(lambda: case.layer(tokens, weights=weights), "indices come with weights")
+    raises(lambda: case.layer(tokens, chosen, weights, chosen=chosen), "one of them")
 
 
 @check

@@ -51,7 +51,7 @@ class MoE(Owner, torch.nn.Module):
         layer = MoE(experts, gate)
         output = layer(tokens)                       # [..., M] to [..., M]
         output = MoE(experts)(tokens, indices, weights)
-        output = layer(tokens, chosen)               # by a routing of before, of layer.chosen(), with weights by the gate
+        output = layer(tokens, chosen=chosen)        # by a routing of before, of layer.chosen(), with weights by the gate
 
     experts      A ModuleList or a list of this rank's experts, each called with its rows [n, M] (n may be 0), of which it
                  makes rows [n, M]. Or one module for all of this rank's experts, called with (rows, begins): rows
@@ -218,12 +218,14 @@ class MoE(Owner, torch.nn.Module):
                 f"esp_size={grid.esp_size}, replicas={grid.replicas}, "
                 f"capacity_factor={self.capacity_factor or None}, schedule={self.schedule}")
 
-    def forward(self, tokens, indices=None, weights=None):
+    def forward(self, tokens, indices=None, weights=None, *, chosen=None):
         flat = tokens.reshape(-1, tokens.shape[-1])
-        if weights is None:
-            indices, weights = self._route_or_fail(flat, indices)
-        elif indices is None:
-            self._fail(ValueError("weights come with indices"))
+        if (indices is None) != (weights is None):
+            self._fail(ValueError("indices come with weights; those of layer.chosen() alone are passed as chosen="))
+        if indices is None:
+            indices, weights = self._route_or_fail(flat, chosen)
+        elif chosen is not None:
+            self._fail(ValueError("chosen= is a routing of before, and so are indices and weights; pass one of them"))
         else:
             self._routed = None, indices
         return self._exchange(flat, indices, weights).reshape(tokens.shape)
@@ -253,8 +255,8 @@ class MoE(Owner, torch.nn.Module):
         return router_z_loss(self._last_routing(True)[0])
 
     def chosen(self):
-        """The indices [n, k] of this rank's tokens in the last forward pass. layer(tokens, chosen) goes by them again, with weights
-        by the gate's logits as they are then."""
+        """The indices [n, k] of this rank's tokens in the last forward pass. layer(tokens, chosen=chosen) goes by them again, with
+        weights by the gate's logits as they are then."""
         return self._last_routing(False)[1]
 
     def loads(self):
@@ -327,12 +329,12 @@ class MoE(Owner, torch.nn.Module):
                 raise ValueError(f"the gate returned logits {tuple(routing.shape)}; they must be [tokens, experts], "
                                  f"{(tokens.shape[0], self.num_experts)}")
             if chosen is not None and (chosen.dim() != 2 or len(chosen) != len(tokens)):
-                raise ValueError(f"indices are {tuple(chosen.shape)}; they must be [tokens, k], of {len(tokens)} tokens")
+                raise ValueError(f"chosen is {tuple(chosen.shape)}; it must be [tokens, k], of {len(tokens)} tokens")
             indices, weights = _top_k(routing, self.top_k) if chosen is None else (chosen, _weights_of(chosen, routing))
             self._routed = routing, indices
             return indices, weights
         if chosen is not None:
-            raise ValueError("indices come without weights, and the gate returns no logits to make weights of; bring both")
+            raise ValueError("the gate returns no logits, of which weights could be made for chosen=; bring indices and weights")
         if len(routing) == 3:
             logits, weights, indices = routing
         elif len(routing) == 2:
