@@ -136,6 +136,8 @@ void Domain::callIdle(Lock& lock, Waiter& self) {
   if (idle_.function == nullptr || isProgressThread) return;
   if (idle_.every.count() > 0) {
     const Clock::time_point now = Clock::now();
+    // Most waits end before anybody asks for the time.
+    if (self.idleAt == Clock::time_point{}) self.idleAt = now;
     if (now < self.idleAt + idle_.every) return;
     self.idleAt = now;
   }

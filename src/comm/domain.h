@@ -193,8 +193,8 @@ class Domain {
 
   // A thread that waits.
   struct Waiter {
-    int looks = 0;  // in vain, one after another
-    Clock::time_point idleAt = Clock::now();
+    int looks = 0;               // in vain, one after another
+    Clock::time_point idleAt{};  // when the idle function was called, or could have been at first
   };
 
   // One round of waiting.
