@@ -9,6 +9,7 @@
 #include "algorithms/choice.h"
 #include "kernels/reduce.h"
 #include "src/base/text.h"
+#include "src/comm/call.h"
 
 namespace moeccl {
 
@@ -20,6 +21,11 @@ bool isWide(moecclDataType_t type) {
 
 bool isFloat8(moecclDataType_t type) {
   return type == moecclFloat8e4m3 || type == moecclFloat8e5m2;
+}
+
+std::string typeText(std::int64_t datatype) {
+  if (datatype < 0 || datatype >= moecclNumTypes) return std::to_string(datatype);
+  return std::string(typeName(static_cast<moecclDataType_t>(datatype)));
 }
 
 std::size_t elementBytes(moecclDataType_t datatype) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <string>
 
@@ -15,6 +16,8 @@ namespace moeccl {
 // Float32, Float16 or Bfloat16; and the float8 types.
 bool isWide(moecclDataType_t type);
 bool isFloat8(moecclDataType_t type);
+// "float32"; the number of what is no datatype.
+std::string typeText(std::int64_t datatype);
 // The size of an element; throws Error for no datatype.
 std::size_t elementBytes(moecclDataType_t datatype);
 // The collective of that name. Throws Error where there is none.

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "src/api/arguments.h"
 #include "src/base/text.h"
 #include "src/comm/agreement.h"
 
@@ -15,14 +16,19 @@ namespace {
 // A field of the config, as ranks exchange it.
 struct Field {
   const char* name;
-  bool real;  // the bits of a double
   std::int64_t value;
+  std::string (*text)(std::int64_t value);
 };
 
-Field whole(const char* name, std::int64_t value) { return {name, false, value}; }
-Field real(const char* name, double value) {
-  return {name, true, std::bit_cast<std::int64_t>(value)};
+Field whole(const char* name, std::int64_t value) {
+  return {name, value, [](std::int64_t number) { return numberText(number); }};
 }
+// By the bits of a double.
+Field real(const char* name, double value) {
+  return {name, std::bit_cast<std::int64_t>(value),
+          [](std::int64_t bits) { return numberText(std::bit_cast<double>(bits)); }};
+}
+Field datatype(const char* name, std::int64_t value) { return {name, value, typeText}; }
 
 std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
   return {whole("tokens", config.tokens),
@@ -33,7 +39,7 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           real("capacityFactor", config.capacityFactor),
           whole("capacityGroups", config.capacityGroups),
           whole("activation", config.activation),
-          whole("datatype", config.datatype),
+          datatype("datatype", config.datatype),
           whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
           whole("training", config.training),
           whole("chunks", config.chunks),
@@ -54,10 +60,6 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           whole("tokenRouting", config.tokenRouting)};
 }
 
-std::string textOf(const Field& field, std::int64_t value) {
-  return field.real ? numberText(std::bit_cast<double>(value)) : numberText(value);
-}
-
 }  // namespace
 
 void requireSameConfig(Communicator& communicator, const moecclMoeConfig_t& config,
@@ -67,7 +69,7 @@ void requireSameConfig(Communicator& communicator, const moecclMoeConfig_t& conf
   for (const Field& field : fields) mine.push_back(field.value);
   requireSameValues(
       communicator, mine, [&](std::size_t place) { return std::string(fields[place].name); },
-      [&](std::size_t place, std::int64_t value) { return textOf(fields[place], value); });
+      [&](std::size_t place, std::int64_t value) { return fields[place].text(value); });
 }
 
 }  // namespace moeccl

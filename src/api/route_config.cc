@@ -75,6 +75,16 @@ std::vector<std::string_view> algorithmNames() {
   return names;
 }
 
+// Values of fields, for messages.
+std::string modeText(std::int64_t mode) {
+  return "\"" + std::string(kModes[static_cast<std::size_t>(mode)]) + "\"";
+}
+std::string algorithmText(std::int64_t algorithm) {
+  const std::string_view name = algorithmNames()[static_cast<std::size_t>(algorithm)];
+  return name.empty() ? "automatic" : "\"" + std::string(name) + "\"";
+}
+std::string wireText(std::int64_t wire) { return wire == 0 ? "0" : typeText(wire); }
+
 void checkDatatypes(const RouteShape& shape) {
   if (shape.scheduled && shape.datatype == moecclFloat64) return;
   if (!isWide(shape.datatype))
@@ -233,22 +243,23 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
   struct Field {
     const char* name;
     std::int64_t value;
-    std::vector<std::string_view> names = {};  // of values, where they have any
+    std::string (*text)(std::int64_t) = [](std::int64_t value) { return std::to_string(value); };
   };
   const auto algorithms = routes::routeAlgorithms();
   const std::array fields = {
       Field{"experts", shape.experts.count},
       Field{"topK", shape.choices},
       Field{"weights", shape.weights},
-      Field{"datatype", shape.datatype},
-      Field{"tokenDatatype", shape.tokenDatatype},
+      Field{"datatype", shape.datatype, typeText},
+      Field{"tokenDatatype", shape.tokenDatatype, typeText},
       Field{"hidden", shape.hidden},
-      Field{"mode", shape.latency ? 1 : 0, {kModes.begin(), kModes.end()}},
+      Field{"mode", shape.latency ? 1 : 0, modeText},
       Field{"maxTokens", shape.maxTokens},
       Field{"numBuckets", std::ssize(shape.buckets)},
       Field{"sharedTokens", shape.sharedTokens ? 1 : 0},
       Field{"schedule (config.schedule, or MOECCL_SCHEDULE)", shape.schedule},
-      Field{"capacityFactor", std::bit_cast<std::int64_t>(shape.capacityFactor)},
+      Field{"capacityFactor", std::bit_cast<std::int64_t>(shape.capacityFactor),
+            [](std::int64_t bits) { return numberText(std::bit_cast<double>(bits)); }},
       Field{"capacityGroups", shape.capacityGroups},
       Field{"minCapacity", shape.minCapacity},
       Field{"expertElements", shape.expertElements},
@@ -257,22 +268,14 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
       Field{"rowsByToken", shape.rowsByToken ? 1 : 0},
       Field{"maxRows", shape.maxRows},
       Field{"alignment", shape.alignment},
-      Field{"wire", shape.wire},
+      Field{"wire", shape.wire, wireText},
       Field{"algorithm", shape.algorithm == nullptr ? 0 : shape.algorithm - algorithms.data() + 1,
-            algorithmNames()}};
+            algorithmText}};
   std::array<std::int64_t, fields.size()> mine{};
   std::ranges::transform(fields, mine.begin(), &Field::value);
-  const auto textOf = [&](std::size_t place, std::int64_t value) {
-    const std::vector<std::string_view>& names = fields[place].names;
-    if (std::string_view(fields[place].name) == "capacityFactor")
-      return numberText(std::bit_cast<double>(value));
-    if (names.empty()) return std::to_string(value);
-    const std::string_view name = names[static_cast<std::size_t>(value)];
-    return name.empty() ? "automatic" : "\"" + std::string(name) + "\"";
-  };
   requireSameValues(
       communicator, mine, [&](std::size_t place) { return std::string(fields[place].name); },
-      textOf);
+      [&](std::size_t place, std::int64_t value) { return fields[place].text(value); });
   if (shape.buckets.empty()) return;
   requireSameValues(
       communicator, shape.buckets,

@@ -288,7 +288,9 @@ TEST(RouteScheduleErrors, NameTheFieldThatDiffers) {
       {[](auto& it) { it.schedule = "S2"; }, "schedule"},
       {[](auto& it) { it.expertElements = 8; }, "expertElements is 0 on rank 0 and 8 on rank 2"},
       {[](auto& it) { it.training = 0; }, "training is 1 on rank 0 and 0 on rank 2"},
-      {[](auto& it) { it.learn = 1; }, "learn is 0 on rank 0 and 1 on rank 2"}};
+      {[](auto& it) { it.learn = 1; }, "learn is 0 on rank 0 and 1 on rank 2"},
+      {[](auto& it) { it.datatype = moecclFloat16; },
+       "datatype is float32 on rank 0 and float16 on rank 2"}};
   for (const Try& it : tries)
     onGrid(kFour, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
       moecclRouteConfig_t config =
@@ -306,6 +308,14 @@ TEST(RouteScheduleErrors, NameTheFieldThatDiffers) {
     moecclRoute_t route = nullptr;
     checkError(moecclRouteCreate(grid, &config, &route), moecclInvalidUsage, comm,
                {"sharedTokens is 0 on rank 0 and 1 on rank 2"});
+  });
+  onGrid(kPlain, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
+    moecclRouteConfig_t config = configOf({.grid = kPlain});
+    config.hidden = 128;
+    config.wire = rank == 2 ? moecclFloat8e4m3 : moecclDataType_t{};
+    moecclRoute_t route = nullptr;
+    checkError(moecclRouteCreate(grid, &config, &route), moecclInvalidUsage, comm,
+               {"wire is 0 on rank 0 and float8e4m3 on rank 2"});
   });
 }
 
