@@ -343,6 +343,24 @@ static void requests(void) {
   MPI_Comm_free(&call.comm);
 }
 
+/* Sums of floats, which results must not depend on; and `maxima`, which anybody may compute. */
+static void reduce_floats(int sums, int maxima) {
+  double in = rank, out = -1, all[16], sum = ranks * (ranks - 1) / 2.0;
+  for (int i = 0; i < ranks; ++i) all[i] = rank;
+  for (int i = 0; i < sums; ++i) {
+    MPI_Allreduce(&in, &out, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    EXPECT(out == sum);
+    MPI_Reduce_scatter_block(all, &out, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    EXPECT(out == sum);
+  }
+  for (int i = 0; i < maxima; ++i) {
+    MPI_Allreduce(&in, &out, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    EXPECT(out == ranks - 1);
+  }
+}
+static void float_sums(void) { reduce_floats(40, 0); }
+static void few_maxima(void) { reduce_floats(40, 2); }
+
 /* With the handler that MPI begins with. */
 static void fatal(void) {
   Call call = new_call();
@@ -369,6 +387,8 @@ int main(int argc, char** argv) {
                {"no_elements", no_elements},
                {"large_element", large_element},
                {"requests", requests},
+               {"float_sums", float_sums},
+               {"few_maxima", few_maxima},
                {"fatal", fatal}};
   int threads = argc > 1 && strcmp(argv[1], "requests") == 0, level;
   MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);

@@ -100,6 +100,32 @@ class Arguments(unittest.TestCase):
         self.assertGreater(served["ialltoall"], 1, text)
 
 
+class Report(unittest.TestCase):
+    """Says why calls have stayed with MPI."""
+    FLOATS = "40 sums or products of floats stayed with MPI; MOECCL_MPI_FLOAT_SUMS=1 lets moeccl try them"
+    TOO_FEW = "no connections were opened: too few calls of the same ranks"
+
+    def test_of_sums_of_floats(self):
+        code, text, _ = run("float_sums")
+        self.assertEqual(code, 0, text)
+        self.assertIn("moeccl-mpi: allreduce: 0 of 40 calls served by moeccl", text)
+        for name in ("allreduce", "reduce_scatter"):
+            self.assertIn(f"moeccl-mpi: {name}: {self.FLOATS}", text)
+        self.assertNotIn(self.TOO_FEW, text)
+
+    def test_of_sums_that_may_be_served(self):
+        code, text, served = run("float_sums", MOECCL_MPI_FLOAT_SUMS="1")
+        self.assertEqual(code, 0, text)
+        self.assertGreater(served["allreduce"], 30, text)
+        self.assertNotIn("floats", text)
+
+    def test_of_too_few_calls_beside_sums_of_floats(self):
+        code, text, _ = run("few_maxima")
+        self.assertEqual(code, 0, text)
+        self.assertIn(f"moeccl-mpi: allreduce: {self.FLOATS}", text)
+        self.assertIn(self.TOO_FEW, text)
+
+
 class Folders(unittest.TestCase):
     def test_that_ld_so_would_cut(self):
         for name in ("a b", "a:b"):

@@ -53,11 +53,14 @@ double median(std::vector<double>& values) {
 }
 
 std::array<std::array<std::atomic<std::int64_t>, 2>, kNames.size()> served;
+std::array<std::atomic<std::int64_t>, kNames.size()> floatSums;
 
 // By how many times moeccl was as fast as MPI in the last trial, by collective and the bits of the
 // number of bytes.
 std::map<std::pair<Collective, int>, double> shown;
-std::atomic<bool> everJoined = false;
+// Whether a call could have been moeccl's, whether ranks began to connect for such calls, and
+// whether they succeeded.
+std::atomic<bool> everAsked = false, everOpened = false, everJoined = false;
 
 std::string sizeText(std::uint64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB"};
@@ -115,6 +118,7 @@ Communicator* Communicator::of(MPI_Comm comm, std::size_t bytes) {
 }
 
 void Communicator::mayJoin(MPI_Comm comm, std::size_t bytes) {
+  everAsked = true;
   if (own_ != nullptr) own_->note(bytes);
   if (++calls_ < kFirstServed || !std::has_single_bit(calls_)) return;
   Connections* const shared = Connections::around(comm);
@@ -130,10 +134,12 @@ void Communicator::mayJoin(MPI_Comm comm, std::size_t bytes) {
   if (PMPI_Allreduce(mine, least, std::size(mine), MPI_INT64_T, MPI_MIN, comm) != MPI_SUCCESS ||
       least[0] != -least[1])
     return;
-  if (id != 0)
+  if (id != 0) {
     usable_ = shared->share(comm, &pair_);
-  else if (least[2] != 0)
+  } else if (least[2] != 0) {
+    everOpened = true;
     usable_ = own_->open(comm, least[3] != 0) && own_->share(comm, &pair_);
+  }
   if (pair_.waiting == nullptr) return;
   ++servedNow;
   everJoined = true;
@@ -196,6 +202,10 @@ void noteServed(Collective collective, bool byMoeccl) {
       1, std::memory_order_relaxed);
 }
 
+void noteFloatSum(Collective collective) {
+  floatSums[static_cast<std::size_t>(collective)].fetch_add(1, std::memory_order_relaxed);
+}
+
 void noteTrial(Collective collective, std::size_t bytes, double timesAsFast) {
   const std::lock_guard lock(mutex);
   shown[{collective, std::bit_width(bytes)}] = timesAsFast;
@@ -230,16 +240,20 @@ void report(MPI_Comm world) {
   int rank = 0;
   PMPI_Comm_rank(world, &rank);
   if (rank != 0 || !settings().report) return;
-  bool called = false;
   for (std::size_t i = 0; i < kNames.size(); ++i)
     if (const std::int64_t ours = served[i][0], theirs = served[i][1];
         ours + theirs > 0 && settings().serves[i]) {
       std::fprintf(stderr, "moeccl-mpi: %s: %lld of %lld calls served by moeccl\n", kNames[i],
                    static_cast<long long>(ours), static_cast<long long>(ours + theirs));
+      if (const std::int64_t sums = floatSums[i]; sums > 0)
+        std::fprintf(stderr,
+                     "moeccl-mpi: %s: %lld sums or products of floats stayed with MPI; "
+                     "MOECCL_MPI_FLOAT_SUMS=1 lets moeccl try them\n",
+                     kNames[i], static_cast<long long>(sums));
       reportTrials(static_cast<Collective>(i));
-      called = true;
     }
-  if (called && !everJoined)
+  // If opening has failed, the reason is told already.
+  if (everAsked && !everOpened && !everJoined)
     std::fprintf(
         stderr,
         "moeccl-mpi: no connections were opened: too few calls of the same ranks for that\n");

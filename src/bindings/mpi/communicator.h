@@ -92,6 +92,8 @@ class Communicator {
 
 // Counts, for what is said at the end.
 void noteServed(Collective collective, bool byMoeccl);
+// The same of a sum or product of floats that stays with MPI because settings() leave it there.
+void noteFloatSum(Collective collective);
 // The same of a trial, of calls of about `bytes` bytes.
 void noteTrial(Collective collective, std::size_t bytes, double timesAsFast);
 // Rank 0 of world says what was served.

@@ -15,14 +15,21 @@ struct Reduction {
   moecclRedOp_t op;
 };
 
-// The type and the operator where moeccl reduces as MPI does.
-std::optional<Reduction> reductionOf(MPI_Datatype type, MPI_Op op) {
+// The type and the operator where moeccl reduces as MPI does. Counts calls that stay with MPI
+// because they add floats.
+std::optional<Reduction> reductionOf(Collective collective, MPI_Datatype type, MPI_Op op,
+                                     MPI_Comm comm) {
   const std::optional<moecclDataType_t> known = typeOf(type);
   const std::optional<moecclRedOp_t> with = operatorOf(op);
-  if (!known || !with || (!isExact(*known, *with) && !settings().floatSums)) return std::nullopt;
+  if (!known || !with) return std::nullopt;
   // MPI refuses it.
   const bool real = *known == moecclFloat32 || *known == moecclFloat64;
   if (real && *with >= moecclBitAnd) return std::nullopt;
+  if (!isExact(*known, *with) && !settings().floatSums) {
+    int ranks = 0;
+    if (PMPI_Comm_size(comm, &ranks) == MPI_SUCCESS && ranks > 1) noteFloatSum(collective);
+    return std::nullopt;
+  }
   return Reduction{*known, *with};
 }
 
@@ -35,7 +42,7 @@ MOECCL_SHIM int MPI_Allreduce(const void* sendbuf, void* recvbuf, int count, MPI
     return PMPI_Allreduce(sendbuf, recvbuf, count, datatype, op, comm);
   };
   if (!serves(Collective::allReduce)) return theirs();
-  const std::optional<Reduction> known = reductionOf(datatype, op);
+  const std::optional<Reduction> known = reductionOf(Collective::allReduce, datatype, op, comm);
   if (!known || recvbuf == MPI_IN_PLACE || !isSound(count, datatype)) return refused(comm, theirs);
   if (count == 0) return theirs();
   if (sendbuf == nullptr || recvbuf == nullptr)
@@ -59,7 +66,7 @@ MOECCL_SHIM int MPI_Reduce_scatter_block(const void* sendbuf, void* recvbuf, int
     return PMPI_Reduce_scatter_block(sendbuf, recvbuf, recvcount, datatype, op, comm);
   };
   if (!serves(Collective::reduceScatter)) return theirs();
-  const std::optional<Reduction> known = reductionOf(datatype, op);
+  const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op, comm);
   if (!known || recvbuf == MPI_IN_PLACE || !isSound(recvcount, datatype))
     return refused(comm, theirs);
   if (recvcount == 0) return theirs();
@@ -91,7 +98,7 @@ MOECCL_SHIM int MPI_Reduce_scatter(const void* sendbuf, void* recvbuf, const int
     return PMPI_Reduce_scatter(sendbuf, recvbuf, recvcounts, datatype, op, comm);
   };
   if (!serves(Collective::reduceScatter)) return theirs();
-  const std::optional<Reduction> known = reductionOf(datatype, op);
+  const std::optional<Reduction> known = reductionOf(Collective::reduceScatter, datatype, op, comm);
   if (recvcounts == nullptr)
     return refusedNull(MPI_ERR_ARG, "MPI_Reduce_scatter: recvcounts", comm);
   if (!known || recvbuf == MPI_IN_PLACE) return refused(comm, theirs);
