@@ -68,6 +68,61 @@ struct DataType<double> {
 template <typename T>
 inline constexpr moecclDataType_t kDataType = DataType<std::remove_cv_t<T>>::kValue;
 
+namespace detail {
+
+inline std::string nameOf(moecclDataType_t datatype) {
+  constexpr const char* kNames[] = {"int8",       "uint8",      "int32",   "uint32",  "int64",
+                                    "uint64",     "float16",    "float32", "float64", "bfloat16",
+                                    "float8e4m3", "float8e5m2", "int16",   "uint16"};
+  static_assert(sizeof kNames / sizeof *kNames == moecclNumTypes);
+  return kNames[datatype];
+}
+
+template <typename T, typename = void>
+inline constexpr bool kHasDataType = false;
+template <typename T>
+inline constexpr bool kHasDataType<T, std::void_t<decltype(DataType<T>::kValue)>> = true;
+
+// Whether programs keep floats in it that C++ has no type for.
+template <typename T>
+constexpr bool holdsAnything() {
+  if constexpr (std::is_integral_v<T> || std::is_enum_v<T>) return sizeof(T) <= 2;
+  return false;
+}
+
+// A buffer whose datatype a config names; `Void` is void or const void. Pointers to elements of
+// another datatype are refused. Pointers to void, to bytes, to integers of 16 bits and to types
+// without a DataType may hold any elements.
+template <typename Void>
+class Buffer {
+ public:
+  Buffer(std::nullptr_t) noexcept {}
+  template <typename T, typename = std::enable_if_t<std::is_convertible_v<T*, Void*>>>
+  Buffer(T* at) noexcept : at_(at), datatype_(datatypeOf<std::remove_cv_t<T>>()) {}
+
+  // The pointer. Throws Error if the elements have not the datatype of `whose`.
+  Void* as(moecclDataType_t datatype, const char* name, const char* whose) const {
+    if (datatype_ != moecclNumTypes && datatype_ != datatype)
+      throw Error(moecclInvalidArgument, std::string(name) + " has elements of " +
+                                             nameOf(datatype_) + "; it must have those of " +
+                                             whose + ", " + nameOf(datatype));
+    return at_;
+  }
+
+ private:
+  template <typename T>
+  static constexpr moecclDataType_t datatypeOf() {
+    if constexpr (kHasDataType<T>)
+      if constexpr (!holdsAnything<T>()) return kDataType<T>;
+    return moecclNumTypes;
+  }
+
+  Void* at_ = nullptr;
+  moecclDataType_t datatype_ = moecclNumTypes;  // any
+};
+
+}  // namespace detail
+
 class Communicator;
 
 // A queue of calls, freed once they are complete (moecclStreamCreate).
@@ -293,8 +348,13 @@ class Grid {
 };
 
 // One use of a route (moecclRouteBegin). Buffers are the caller's; route.h has their shapes.
+// Arguments are pointers to elements of config.tokenDatatype or config.datatype, or to void.
+// Elements of another datatype throw Error before anything is sent.
 class RoutePass {
  public:
+  using In = detail::Buffer<const void>;
+  using Out = detail::Buffer<void>;
+
   moecclRoutePass_t get() const noexcept { return pass_.get(); }
   // The rows that come to this rank.
   moecclRows_t rows() const {
@@ -302,23 +362,28 @@ class RoutePass {
     check(moecclPassGetRows(get(), &rows));
     return rows;
   }
-  void dispatch(const void* tokens, void* rows, const Stream* stream = nullptr) const {
-    check(moecclPassDispatch(get(), tokens, rows, of(stream)));
+  void dispatch(In tokens, Out rows, const Stream* stream = nullptr) const {
+    check(
+        moecclPassDispatch(get(), ofTokens(tokens, "tokens"), ofTokens(rows, "rows"), of(stream)));
   }
-  void combine(const void* rows, void* output, const Stream* stream = nullptr) const {
-    check(moecclPassCombine(get(), rows, output, of(stream)));
+  void combine(In rows, Out output, const Stream* stream = nullptr) const {
+    check(
+        moecclPassCombine(get(), ofResults(rows, "rows"), ofResults(output, "output"), of(stream)));
   }
-  void combineBackward(const void* outputGradients, const void* rows, void* rowGradients,
-                       void* weightGradients, const Stream* stream = nullptr) const {
-    check(moecclPassCombineBackward(get(), outputGradients, rows, rowGradients, weightGradients,
-                                    of(stream)));
+  void combineBackward(In outputGradients, In rows, Out rowGradients, Out weightGradients,
+                       const Stream* stream = nullptr) const {
+    check(moecclPassCombineBackward(
+        get(), ofResults(outputGradients, "outputGradients"), ofResults(rows, "rows"),
+        ofResults(rowGradients, "rowGradients"),
+        ofWeights(weightGradients, "weightGradients", results_), of(stream)));
   }
   // The last two are for moecclRouteWeightsRows alone.
-  void dispatchBackward(const void* rowGradients, void* tokenGradients,
-                        const Stream* stream = nullptr, const float* rowWeightGradients = nullptr,
+  void dispatchBackward(In rowGradients, Out tokenGradients, const Stream* stream = nullptr,
+                        const float* rowWeightGradients = nullptr,
                         float* weightGradients = nullptr) const {
-    check(moecclPassDispatchBackward(get(), rowGradients, rowWeightGradients, tokenGradients,
-                                     weightGradients, of(stream)));
+    check(moecclPassDispatchBackward(
+        get(), ofResults(rowGradients, "rowGradients"), rowWeightGradients,
+        ofResults(tokenGradients, "tokenGradients"), weightGradients, of(stream)));
   }
 
  private:
@@ -326,12 +391,28 @@ class RoutePass {
   struct End {
     void operator()(moecclRoutePass_t pass) const noexcept { moecclPassEnd(pass); }
   };
-  explicit RoutePass(moecclRoutePass_t pass) noexcept : pass_(pass) {}
+  RoutePass(moecclRoutePass_t pass, moecclDataType_t tokens, moecclDataType_t results) noexcept
+      : pass_(pass), tokens_(tokens), results_(results) {}
   static moecclStream_t of(const Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
+  template <typename Void>
+  Void* ofTokens(const detail::Buffer<Void>& buffer, const char* name) const {
+    return buffer.as(tokens_, name,
+                     tokens_ == results_ ? "config.datatype" : "config.tokenDatatype");
+  }
+  template <typename Void>
+  Void* ofResults(const detail::Buffer<Void>& buffer, const char* name) const {
+    return buffer.as(results_, name, "config.datatype");
+  }
+  template <typename Void>
+  static Void* ofWeights(const detail::Buffer<Void>& buffer, const char* name,
+                         moecclDataType_t results) {
+    return buffer.as(results == moecclFloat64 ? moecclFloat64 : moecclFloat32, name, "weights");
+  }
 
   std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, End> pass_;
+  moecclDataType_t tokens_, results_;
 };
 
 namespace detail {
@@ -353,7 +434,10 @@ std::string textOf(moecclResult_t (*ask)(Handle, char*, std::size_t*), Handle ha
 // calls.
 class Route {
  public:
-  Route(const Grid& grid, const moecclRouteConfig_t& config) {
+  Route(const Grid& grid, const moecclRouteConfig_t& config)
+      : tokens_(config.tokenDatatype == moecclDataType_t{} ? config.datatype
+                                                           : config.tokenDatatype),
+        results_(config.datatype) {
     moecclRoute_t made = nullptr;
     check(moecclRouteCreate(grid.get(), &config, &made));
     route_.reset(made);
@@ -365,18 +449,18 @@ class Route {
     return info;
   }
   // experts and weights [tokens][topK].
-  RoutePass begin(std::int64_t tokens, const std::int32_t* experts, const void* weights,
+  RoutePass begin(std::int64_t tokens, const std::int32_t* experts, RoutePass::In weights,
                   const Stream* stream = nullptr) const {
     moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
     routing.tokens = tokens;
     routing.experts = experts;
-    routing.weights = weights;
+    routing.weights = RoutePass::ofWeights(weights, "weights", results_);
     return begin(routing, stream);
   }
   RoutePass begin(const moecclRouting_t& routing, const Stream* stream = nullptr) const {
     moecclRoutePass_t made = nullptr;
     check(moecclRouteBegin(get(), &routing, RoutePass::of(stream), &made));
-    return RoutePass(made);
+    return RoutePass(made, tokens_, results_);
   }
   // Which schedule or algorithm the last pass took, and why.
   std::string explain() const { return detail::textOf(moecclRouteExplain, get()); }
@@ -389,13 +473,14 @@ class Route {
     void operator()(moecclRoute_t route) const noexcept { moecclRouteDestroy(route); }
   };
   std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, Destroy> route_;
+  moecclDataType_t tokens_, results_;
 };
 
 // A layer with gate and experts of the library (moecclMoeLayerCreate). The grid must outlive it.
 // Weights, gradients and buffers are the caller's; moe.h has their shapes.
 class MoeLayer {
  public:
-  MoeLayer(const Grid& grid, const moecclMoeConfig_t& config) {
+  MoeLayer(const Grid& grid, const moecclMoeConfig_t& config) : datatype_(config.datatype) {
     moecclMoeLayer_t made = nullptr;
     check(moecclMoeLayerCreate(grid.get(), &config, &made));
     layer_.reset(made);
@@ -419,14 +504,17 @@ class MoeLayer {
   void setStep(std::int64_t step) { check(moecclMoeLayerSetStep(get(), step)); }
   void setFirstBatch(std::int64_t batch) { check(moecclMoeLayerSetFirstBatch(get(), batch)); }
 
-  // Buffers are [tokens][embedding] of config.datatype; the two of a call may be one.
-  void forward(const void* input, void* output, const Stream* stream = nullptr) const {
-    check(moecclMoeForward(get(), input, output, of(stream)));
+  // Buffers are [tokens][embedding] of config.datatype, as those of a RoutePass are; the two of a
+  // call may be one.
+  void forward(RoutePass::In input, RoutePass::Out output, const Stream* stream = nullptr) const {
+    check(
+        moecclMoeForward(get(), elements(input, "input"), elements(output, "output"), of(stream)));
   }
   // auxiliaryLossScale is the loss's gradient by the gate's auxiliary loss.
-  void backward(const void* outputGradient, double auxiliaryLossScale, void* inputGradient,
-                const Stream* stream = nullptr) const {
-    check(moecclMoeBackward(get(), outputGradient, auxiliaryLossScale, inputGradient, of(stream)));
+  void backward(RoutePass::In outputGradient, double auxiliaryLossScale,
+                RoutePass::Out inputGradient, const Stream* stream = nullptr) const {
+    check(moecclMoeBackward(get(), elements(outputGradient, "outputGradient"), auxiliaryLossScale,
+                            elements(inputGradient, "inputGradient"), of(stream)));
   }
   // Balances the bias [experts] of a sigmoid gate.
   void updateBias(double* bias, double speed) const {
@@ -450,10 +538,15 @@ class MoeLayer {
   static moecclStream_t of(const Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
+  template <typename Void>
+  Void* elements(const detail::Buffer<Void>& buffer, const char* name) const {
+    return buffer.as(datatype_, name, "config.datatype");
+  }
   struct Destroy {
     void operator()(moecclMoeLayer_t layer) const noexcept { moecclMoeLayerDestroy(layer); }
   };
   std::unique_ptr<std::remove_pointer_t<moecclMoeLayer_t>, Destroy> layer_;
+  moecclDataType_t datatype_;
 };
 
 }  // namespace moeccl

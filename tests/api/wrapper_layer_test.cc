@@ -57,6 +57,9 @@ TEST(WrapperLayer, OwnsALayerAndForwardsItsCalls) {
       layer.forward(input.data(), output.data(), each);
       EXPECT_EQ(output, std::vector<float>(input.size(), 1.5F * factor));
     }
+    const std::vector<double> wide(input.size());
+    EXPECT_THROW(layer.forward(wide.data(), output.data()), moeccl::Error) << "of float64";
+    EXPECT_THROW(layer.backward(wide.data(), 0, ofInput.data()), moeccl::Error) << "of float64";
     layer.backward(ones.data(), 0, ofInput.data());
     EXPECT_EQ(ofInput, std::vector<float>(input.size(), 1.5F));
     // Half of each token of both ranks: 3 of 1, and 3 of 2.

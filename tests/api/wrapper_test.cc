@@ -108,6 +108,83 @@ TEST(Wrapper, OwnsRoutesAndPasses) {
   });
 }
 
+// A type of a program's for elements that C++ has no type for.
+struct Half {
+  std::uint16_t bits;
+};
+struct Unknown {
+  std::uint16_t bits;
+};
+
+}  // namespace
+template <>
+struct moeccl::DataType<Half> {
+  static constexpr moecclDataType_t kValue = moecclFloat16;
+};
+namespace {
+
+template <typename Call>
+void expectRefused(Call call, const std::string& text) {
+  try {
+    call();
+    ADD_FAILURE() << "not refused: " << text;
+  } catch (const moeccl::Error& error) {
+    EXPECT_EQ(error.result(), moecclInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+  }
+}
+
+TEST(Wrapper, RefusesElementsOfAnotherDatatype) {
+  asRanks(1, [](Communicator& comm) {
+    const moeccl::Grid grid(comm, {1, 1, 1, moecclOrderEspEp});
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;  // whose datatype is bfloat16
+    config.hidden = 2;
+    const std::int32_t expert = 0;
+    const float weight = 1;
+    const double weights = 1;
+    float in[2] = {1, 2}, out[2] = {}, ofWeights[1] = {};
+    double wide[2] = {};
+    std::uint16_t bits[2] = {0x3f80, 0x4000}, came[2] = {}, back[2] = {};
+    const moeccl::Route forgotten(grid, config);
+    const std::string kIs = " has elements of float32; it must have those of config.datatype, ";
+    {
+      const moeccl::RoutePass pass = forgotten.begin(1, &expert, &weight);
+      expectRefused([&] { pass.dispatch(in, came); }, "tokens" + kIs + "bfloat16");
+      expectRefused([&] { pass.dispatch(bits, out); }, "rows" + kIs + "bfloat16");
+      expectRefused([&] { pass.combine(in, back); }, "rows" + kIs + "bfloat16");
+      expectRefused([&] { pass.combine(bits, out); }, "output" + kIs + "bfloat16");
+      expectRefused([&] { pass.combineBackward(in, bits, came, ofWeights); },
+                    "outputGradients" + kIs + "bfloat16");
+      expectRefused([&] { pass.combineBackward(bits, in, came, ofWeights); },
+                    "rows" + kIs + "bfloat16");
+      expectRefused([&] { pass.combineBackward(bits, bits, out, ofWeights); },
+                    "rowGradients" + kIs + "bfloat16");
+      expectRefused([&] { pass.combineBackward(bits, bits, came, wide); },
+                    "weightGradients has elements of float64; it must have those of weights");
+      expectRefused([&] { pass.dispatchBackward(in, came); }, "rowGradients" + kIs + "bfloat16");
+      expectRefused([&] { pass.dispatchBackward(bits, out); }, "tokenGradients" + kIs + "bfloat16");
+      const Half half[2] = {};
+      expectRefused([&] { pass.dispatch(half, came); },
+                    "tokens has elements of float16; it must have those of config.datatype");
+      // What may hold anything.
+      pass.dispatch(static_cast<const void*>(bits), came);
+      EXPECT_EQ(came[1], bits[1]);
+      pass.combine(reinterpret_cast<const std::byte*>(bits), reinterpret_cast<Unknown*>(back));
+      EXPECT_EQ(back[1], bits[1]);
+    }
+    expectRefused([&] { forgotten.begin(1, &expert, &weights); },
+                  "weights has elements of float64; it must have those of weights, float32");
+    config.tokenDatatype = moecclFloat32;
+    const moeccl::Route two(grid, config);
+    const moeccl::RoutePass pass = two.begin(1, &expert, &weight);
+    pass.dispatch(in, out);
+    EXPECT_EQ(out[1], 2);
+    expectRefused([&] { pass.dispatch(wide, out); },
+                  "tokens has elements of float64; it must have those of config.tokenDatatype");
+    expectRefused([&] { pass.combine(out, back); }, "rows" + kIs + "bfloat16");
+  });
+}
+
 TEST(Wrapper, ThrowsWhatTheLibrarySays) {
   asRanks(1, [](Communicator& comm) {
     try {
