@@ -1,5 +1,6 @@
 /* Trains a layer with its own gate and experts, which scale tokens by vectors. Ranks bring another
- * number of tokens to each step. The layer is to learn 2 x where x[0] > 0, and -x elsewhere. */
+ * number of tokens to each step. The layer is to learn 2 x where x[0] > 0, and -x elsewhere.
+ * Link it with -lm too. */
 #include <math.h>
 #include <moeccl/route.h>
 #include <stdio.h>

@@ -130,7 +130,9 @@ def main():
         examples = os.path.dirname(find(stage, "01_alltoall.c"))
         for name in sorted(os.listdir(examples)):
             example = command.replace("program.c", os.path.join(examples, name)).replace("-o program", "-o example")
-            run(["sh", "-c", f"cd {shlex.quote(stage)} && {example} -lm"], **found)
+            with open(os.path.join(examples, name), encoding="utf-8") as file:
+                needs = " -lm" if "-lm" in file.read().partition("*/")[0] else ""
+            run(["sh", "-c", f"cd {shlex.quote(stage)} && {example}{needs}"], **found)
         run(["python3", find(stage, "plot_profile.py"), "--help"])
         # As a user's shell has it: nothing says where the libraries are.
         tools(stage, options.version, {"LD_LIBRARY_PATH": ""})
