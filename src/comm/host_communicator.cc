@@ -282,6 +282,7 @@ void HostCommunicator::destroy() {
   domain_->wait(lock, [&] { return !isUsed(); });
   if (failure_ != moecclSuccess) awaitTransfers(lock);
   for (Domain::Work* stream : domain_->streams()) stream->forget(*this);
+  parts_.clear();  // which say nothing to one that has left when they end
   if (failure_ != moecclSuccess) {
     domain_->remove(*this, true, {});
     return;
@@ -301,6 +302,7 @@ void HostCommunicator::abort() {
        true);
   awaitTransfers(lock);
   for (Domain::Work* stream : domain_->streams()) stream->forget(*this);
+  parts_.clear();
   domain_->remove(*this, true, {});
 }
 

@@ -191,8 +191,7 @@ class HostCommunicator final : public Communicator, public Domain::Member {
   std::string failureText_;
   bool remote_ = false;  // the failure is another rank's
   std::optional<Revocation> revocation_;
-  const HostCommunicator* whole_ = nullptr;  // that it depends on
-  std::vector<HostCommunicator*> parts_;     // that depend on it
+  std::vector<HostCommunicator*> parts_;  // that depend on it
   // The first message of a rank that nobody has taken, for a call that is over.
   struct Suspect {
     Tag tag = 0;

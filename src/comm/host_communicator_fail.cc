@@ -102,8 +102,7 @@ void HostCommunicator::revoked(const Revocation& by) {
 void HostCommunicator::dependOn(Communicator& whole) {
   Domain::Lock lock(*domain_);
   auto& it = dynamic_cast<HostCommunicator&>(whole);
-  whole_ = &it;
-  it.parts_.push_back(this);
+  if (!it.ended_) it.parts_.push_back(this);
   if (it.revocation_) revoked(it.revocation_->ofWhole());
 }
 
@@ -186,7 +185,6 @@ void HostCommunicator::lost(const Loss& loss) {
 }
 
 void HostCommunicator::forget(const Member& other) {
-  if (whole_ == &other) whole_ = nullptr;
   std::erase_if(parts_, [&](const HostCommunicator* part) { return part == &other; });
 }
 
