@@ -120,10 +120,11 @@ void BenchmarkRun::waitUntilQuiet() {
       return;
     }
     lost_ += team_.elapsed() - began;
-    requirePatience(busy);
     if (!told)
       progress_.say("busy: " + busy + "; waiting for at most " +
-                    textOfSeconds(kPatience * options_.budgetSeconds - lost_) + " min");
+                    textOfSeconds(std::max(0.0, kPatience * options_.budgetSeconds - lost_)) +
+                    " min");
+    requirePatience(busy);
   }
 }
 

@@ -6,33 +6,45 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <tuple>
 
 namespace moeccl::perf {
 namespace {
 
-// When the machine started, as seconds since 1970. Nodes of an emulated cluster have host names and
-// boot ids of their own, but one /proc/stat. 0: unknown.
-std::int64_t startOfMachine() {
+// Those are on one machine who have the same of it.
+struct Machine {
+  std::int64_t started = 0;      // in seconds since 1970; 0: unknown
+  std::array<char, 33> id = {};  // of the installed system
+  bool operator<(const Machine& other) const {
+    return std::tie(started, id) < std::tie(other.started, other.id);
+  }
+};
+
+// Nodes of an emulated cluster have host names and boot ids of their own, but one /proc/stat and
+// /etc.
+Machine thisMachine() {
+  Machine machine;
   std::ifstream stat("/proc/stat");
   std::string word;
-  std::int64_t seconds = 0;
   while (stat >> word)
-    if (word == "btime" && stat >> seconds) return seconds;
-  return 0;
+    if (word == "btime") stat >> machine.started;
+  std::ifstream("/etc/machine-id").getline(machine.id.data(), machine.id.size());
+  return machine;
 }
 
 // What one rank knows of where it runs.
 struct Place {
-  std::int64_t machine;
+  Machine machine;
   cpu_set_t allowed;
 };
 
 Place placeOfThisRank() {
-  Place place{startOfMachine(), {}};
+  Place place{thisMachine(), {}};
   CPU_ZERO(&place.allowed);
   sched_getaffinity(0, sizeof place.allowed, &place.allowed);
   return place;
@@ -46,7 +58,7 @@ double secondsOf(const timeval& time) {
 
 Processors::Processors(const Job& job) : job_(job) {
   const std::vector<Place> places = job.gather(std::vector<Place>{placeOfThisRank()});
-  std::map<std::int64_t, std::size_t> numbers;
+  std::map<Machine, std::size_t> numbers;
   for (std::size_t rank = 0; rank < places.size(); ++rank) {
     const auto [place, isNew] = numbers.try_emplace(places[rank].machine, machines_.size());
     if (isNew) machines_.emplace_back();

@@ -19,6 +19,7 @@ def pyplot():
     try:
         import matplotlib
         matplotlib.use("Agg")
+        matplotlib.rcParams["figure.max_open_warning"] = 0  # a page has as many pictures as groups
         from matplotlib import pyplot as found
     except ImportError as error:
         sys.exit(f"{sys.argv[0]}: drawing needs matplotlib, and {sys.executable} has none ({error}). On Debian: "

@@ -239,8 +239,8 @@ class Fit(unittest.TestCase):
             self.addCleanup(spinning.wait)
             self.addCleanup(spinning.kill)
         time.sleep(0.5)
-        if processor_seconds() == before:
-            self.skipTest("/proc/stat does not say what runs")
+        if processor_seconds() - before < 0.25 * len(os.sched_getaffinity(0)):
+            self.skipTest("/proc/stat does not say what runs, or a quota leaves processors idle")
         fit = on("1x2", OPTIONS.fit, "-o", self.profile, "--collectives", "alltoall", *QUICK[2:-1], "--budget")
         process = execute(*fit, "2")
         self.assertEqual(process.returncode, 1, process.stdout + process.stderr)

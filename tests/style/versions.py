@@ -19,7 +19,7 @@ def read(root, path):
 
 
 def tagged(root, version):
-    listed = subprocess.run(["git", "-C", root, "tag", "--list", "v" + version], capture_output=True, text=True, check=False)
+    listed = subprocess.run(["git", "-c", f"safe.directory={os.path.realpath(root)}", "-C", root, "tag", "--list", "v" + version], capture_output=True, text=True, check=False)
     return listed.stdout.strip() != ""
 
 

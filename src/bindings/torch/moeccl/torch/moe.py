@@ -34,10 +34,14 @@ def _top_k(logits, k):
 
 
 def _weights_of(indices, logits):
-    """Those that the logits give to experts which were chosen before. -1: 0. Other wrong indices are found behind it."""
+    """Those that the logits give to experts which were chosen before: 0 for -1, and where they vanish beside other experts'.
+    Other wrong indices are found behind it."""
     made = indices >= 0
     weights = torch.softmax(logits, -1).gather(1, indices.long().clamp(0, logits.shape[1] - 1)) * made
-    return weights if indices.shape[1] == 1 else weights / weights.sum(-1, keepdim=True).where(made.any(-1, keepdim=True), 1)
+    if indices.shape[1] == 1:
+        return weights
+    total = weights.sum(-1, keepdim=True)
+    return weights / total.where(total > 0, 1)
 
 
 def _one_row(rows):
