@@ -435,6 +435,23 @@ struct GpuRevoke : GpuDeaths {
   }
 };
 
+// As a thread does whose call has begun before another one aborts.
+TEST(HostRevoke, ByOneWhoHoldsALeftCommunicatorReachesNoParts) {
+  constexpr int kRanks = 4;
+  std::barrier made(kRanks);
+  runJob(Job{.ranks = kRanks, .nodes = {}, .algorithms = {}}, [&](moecclComm_t comm, int) {
+    moecclGrid_t grid = nullptr;
+    check(moecclGridCreate(comm, {1, 2, 2, moecclOrderEspEp}, &grid), comm);
+    made.arrive_and_wait();
+    const HeldComm held = hold(comm);
+    check(moecclCommAbort(comm));
+    check(moecclGridAbort(grid));
+    held->revoke("late");
+    EXPECT_EQ(held->asyncFailure(), moecclRemoteError);
+    throw Aborted{};
+  });
+}
+
 // What is enqueued ends, relatives go on, and so do all ranks on the next communicator.
 TEST_F(GpuRevoke, EndsWhatIsEnqueuedOnAllRanks) {
   std::barrier<> over(3);
