@@ -104,22 +104,28 @@ void BenchmarkRun::run(ProfileBuilder& profile) {
   requirePossible();
 }
 
+std::string BenchmarkRun::busyDuring(const std::function<void()>& work) {
+  const double began = team_.elapsed();
+  processors_.begin();
+  work();
+  std::string busy = processors_.end();
+  team_.slowest({});
+  if (busy.empty()) return busy;
+  if (options_.force) {
+    busy_.push_back(busy);
+    return "";
+  }
+  lost_ += team_.elapsed() - began;
+  return busy;
+}
+
 void BenchmarkRun::waitUntilQuiet() {
   const std::chrono::duration<double> look(
       std::clamp(options_.budgetSeconds * kLookShare, kShortestLook, kLongestLook));
   for (bool told = false;; told = true) {
     team_.slowest({});
-    const double began = team_.elapsed();
-    processors_.begin();
-    std::this_thread::sleep_for(look);
-    const std::string busy = processors_.end();
-    team_.slowest({});
+    const std::string busy = busyDuring([&] { std::this_thread::sleep_for(look); });
     if (busy.empty()) return;
-    if (options_.force) {
-      busy_.push_back(busy);
-      return;
-    }
-    lost_ += team_.elapsed() - began;
     if (!told)
       progress_.say("busy: " + busy + "; waiting for at most " +
                     textOfSeconds(std::max(0.0, kPatience * options_.budgetSeconds - lost_)) +
@@ -130,17 +136,8 @@ void BenchmarkRun::waitUntilQuiet() {
 
 void BenchmarkRun::undisturbed(const std::string& text, const std::function<void()>& measure) {
   for (;;) {
-    const double began = team_.elapsed();
-    processors_.begin();
-    measure();
-    const std::string busy = processors_.end();
-    team_.slowest({});
+    const std::string busy = busyDuring(measure);
     if (busy.empty()) return;
-    if (options_.force) {
-      busy_.push_back(busy);
-      return;
-    }
-    lost_ += team_.elapsed() - began;
     requirePatience(busy);
     progress_.say(text + " is measured again: " + busy);
     waitUntilQuiet();

@@ -50,6 +50,9 @@ class BenchmarkRun {
  private:
   using Add = std::function<void(const Point&)>;
 
+  // What used the processors meanwhile, as a text; that time is lost. Empty: nothing, or with
+  // --force, which remembers it as a doubt.
+  std::string busyDuring(const std::function<void()>& work);
   // Returns when other programs leave the processors to the ranks.
   void waitUntilQuiet();
   // Measures until they did so meanwhile. `text` says what.
