@@ -168,6 +168,12 @@ class Readme(unittest.TestCase):
                     file.write(text)
             return list(readme.problems(folder))
 
+    def test_what_is_short(self):
+        for text in ("| call |\n|---|\n| `f(" + "a, " * 40 + "b)` |\n",  # the cells of a table of calls
+                     "- One\n" + "  - a word and another\n" * 20,
+                     "| " + "| ".join(["a word"] * 20) + " |\n\n  " + "| a | b |\n" * 20):
+            self.assertEqual(self.problems(**{"docs/a.md": text}), [])
+
     def test_problems(self):
         self.assertEqual(self.problems(), [])
         for changes, said in (
@@ -179,6 +185,10 @@ class Readme(unittest.TestCase):
                 ({"README.md": README + "[c](src/c.cc)"}, "src/c.cc does not exist"),
                 ({"README.md": README + "\nA word" + " and another" * 15 + "."}, "32 words"),
                 ({"docs/a.md": "| a | A word" + " and another" * 15 + " |"}, "docs/a.md: a sentence has 32 words"),
+                ({"docs/a.md": "- One\n  - a word" + " and another" * 15 + "\n  - two"}, "docs/a.md: a sentence has 32 words"),
+                ({"docs/a.md": "Call `f(a, b); g(c, d)`" + " and another" * 15}, "docs/a.md: a sentence has 32 words"),
+                ({"docs/a.md": "Layers without capacity.\n\n[EP](../README.md#words)"}, "docs/a.md: capacity stands before"),
+                ({"docs/a.md": "Token routing.\n\n[EP](../README.md#words)"}, "docs/a.md: Token routing stands before"),
                 ({"include/moeccl/a.h": "/* A word" + " and\n * another" * 15 + ". */"}, "include/moeccl/a.h: a sentence has 32 words"),
                 ({"include/moeccl/a.h": "// A word.\n// Of\n// a word.\n"}, "a.h: a sentence hides what it is about"),
                 ({"docs/a.md": "Where dogs are, cats are not."}, "docs/a.md: a sentence hides what it is about"),

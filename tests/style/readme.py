@@ -9,9 +9,9 @@ backquotes, names is there, and every heading that a link goes to; names that be
 header, or in a tool, whose JSON may have them; test cases of tests/README.md's promises are in tests/; ratios of README.md's "Beside what you use" are in perf/RESULTS.md.
 
 How pages and the comments of public headers are written: no sentence, and no cell of a table, has more than 30 words or
-begins with "Of", "What", "Where" or "The same"; questions may. A page has no marks of a merge, and no line like OUTPUT_OF_THIS
-that stands for text to come. A page that uses a word of README.md's list "Words" has a
-link to the list no later than where it first does so.
+begins with "Of", "What", "Where" or "The same"; questions may. Code in backquotes is one word, in a table
+of calls too. A page has no marks of a merge, and no line like OUTPUT_OF_THIS that stands for text to come. A page that uses
+a word of README.md's list "Words" has a link to the list no later than where it first does so.
 """
 import os
 import posixpath
@@ -24,7 +24,8 @@ READERS = re.compile(r"(src|perf|examples)/.*\.(c|cc|h)")
 LONGEST_SENTENCE = 30
 BEGINNINGS = re.compile(r"(Of|What|Where|The\s+same)\s")
 COMMENT = re.compile(r"/\*(.*?)\*/|((?:^ *//[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
-WORDS = re.compile(r"(?<!NCCL )\b(?:(?:N_)?(?:MP|EP|ESP)|SAA|grids?|schedules?|profiles?|dispatch|combine|dedup)\b", re.IGNORECASE)
+WORDS = re.compile(r"(?<!NCCL )\b(?:(?:N_)?(?:MP|EP|ESP)|SAA|grids?|schedules?|profiles?|dispatch|combine|dedup|dropless|capacit(?:y|ies)|"
+                   r"routes?|token routing)\b", re.IGNORECASE)
 ROOTS = ("include/", "algorithms/", "kernels/", "src/", "perf/", "tests/", "examples/", ".ci/")
 
 
@@ -91,7 +92,7 @@ def comments(text):
 
 
 def check_sentences(path, text):
-    for sentence in re.split(r"(?<=[.!?])\s+|\||\n\n|\n(?:\d+\.|[-*]) ", text):
+    for sentence in re.split(r"(?<=[.!?])\s+|\||\n\n|\n *(?:\d+\.|[-*]) ", re.sub(r"`[^`\n]+`", "`code`", text)):
         words = sentence.split()
         if len(words) > LONGEST_SENTENCE:
             yield f"{path}: a sentence has {len(words)} words: {' '.join(words[:8])} ..."
