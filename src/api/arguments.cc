@@ -10,6 +10,7 @@
 #include "kernels/reduce.h"
 #include "src/base/text.h"
 #include "src/comm/call.h"
+#include "src/model/schedule_list.h"
 
 namespace moeccl {
 
@@ -26,6 +27,16 @@ bool isFloat8(moecclDataType_t type) {
 std::string typeText(std::int64_t datatype) {
   if (datatype < 0 || datatype >= moecclNumTypes) return std::to_string(datatype);
   return std::string(typeName(static_cast<moecclDataType_t>(datatype)));
+}
+
+std::string scheduleText(std::int64_t schedule) {
+  if (schedule < 0 || schedule >= scheduleNumbers()) return std::to_string(schedule);
+  return nameOf(static_cast<moecclSchedule_t>(schedule));
+}
+
+std::string nameAt(std::span<const char* const> names, std::int64_t place) {
+  if (place < 0 || place >= std::ssize(names)) return std::to_string(place);
+  return names[static_cast<std::size_t>(place)];
 }
 
 std::size_t elementBytes(moecclDataType_t datatype) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "algorithms/collective.h"
@@ -18,6 +19,10 @@ bool isWide(moecclDataType_t type);
 bool isFloat8(moecclDataType_t type);
 // "float32"; the number of what is no datatype.
 std::string typeText(std::int64_t datatype);
+// "S1"; the number of what is no schedule.
+std::string scheduleText(std::int64_t schedule);
+// The name at that place; the number of what has none.
+std::string nameAt(std::span<const char* const> names, std::int64_t place);
 // The size of an element; throws Error for no datatype.
 std::size_t elementBytes(moecclDataType_t datatype);
 // The collective of that name. Throws Error where there is none.

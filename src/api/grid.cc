@@ -1,9 +1,14 @@
 // Makes and ends grids. The MP, EP and ESP groups of a grid are communicators that moecclCommSplit
 // makes.
 #include <array>
+#include <cstdint>
+#include <iterator>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "moeccl/moeccl.h"
+#include "src/api/arguments.h"
 #include "src/api/handles.h"
 #include "src/comm/agreement.h"
 
@@ -38,10 +43,16 @@ void check(const moecclGridShape_t& shape, int ranks) {
 
 void requireSameShape(moeccl::Communicator& communicator, const moecclGridShape_t& shape) {
   constexpr const char* kNames[] = {"nMp", "nEp", "nEsp", "order"};
+  constexpr const char* kOrders[] = {"moecclOrderEspEp", "moecclOrderEpEsp"};
+  static_assert(std::size(kOrders) == moecclNumOrders);
   const std::array<std::int64_t, 4> mine = {shape.nMp, shape.nEp, shape.nEsp, shape.order};
   moeccl::requireSameValues(
       communicator, mine, [&](std::size_t place) { return std::string("shape.") + kNames[place]; },
-      [](std::size_t, std::int64_t value) { return std::to_string(value); }, "shapes");
+      [&](std::size_t place, std::int64_t value) {
+        return kNames[place] == std::string_view("order") ? moeccl::nameAt(kOrders, value)
+                                                          : std::to_string(value);
+      },
+      "shapes");
 }
 
 moecclComm_t split(moecclComm_t comm, int color, int key) {

@@ -1,6 +1,7 @@
 // Compares a layer's config across ranks, field by field.
 #include "src/api/layer_config.h"
 
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <string>
@@ -12,6 +13,13 @@
 
 namespace moeccl {
 namespace {
+
+// By moecclMoeActivation_t, and by moecclMoeGate_t.
+constexpr std::array<const char*, moecclMoeNumActivations> kActivations = {
+    "moecclMoeGelu", "moecclMoeRelu", "moecclMoeSwiglu"};
+constexpr std::array<const char*, moecclNumGates> kGates = {
+    "moecclGateSoftmax", "moecclGateNoisyTopK",    "moecclGateGShard",
+    "moecclGateSwitch",  "moecclGateExpertChoice", "moecclGateSigmoid"};
 
 // A field of the config, as ranks exchange it.
 struct Field {
@@ -28,7 +36,6 @@ Field real(const char* name, double value) {
   return {name, std::bit_cast<std::int64_t>(value),
           [](std::int64_t bits) { return numberText(std::bit_cast<double>(bits)); }};
 }
-Field datatype(const char* name, std::int64_t value) { return {name, value, typeText}; }
 
 std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedule) {
   return {whole("tokens", config.tokens),
@@ -38,12 +45,13 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           whole("topK", config.topK),
           real("capacityFactor", config.capacityFactor),
           whole("capacityGroups", config.capacityGroups),
-          whole("activation", config.activation),
-          datatype("datatype", config.datatype),
-          whole("schedule (config.schedule, or MOECCL_SCHEDULE)", schedule),
+          {"activation", config.activation,
+           [](std::int64_t number) { return nameAt(kActivations, number); }},
+          {"datatype", config.datatype, typeText},
+          {"schedule (config.schedule, or MOECCL_SCHEDULE)", schedule, scheduleText},
           whole("training", config.training),
           whole("chunks", config.chunks),
-          whole("gate", config.gate),
+          {"gate", config.gate, [](std::int64_t number) { return nameAt(kGates, number); }},
           whole("seed", config.seed),
           real("switchGate.jitter", config.switchGate.jitter),
           real("noisyTopK.importanceWeight", config.noisyTopK.importanceWeight),

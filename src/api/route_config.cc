@@ -67,6 +67,9 @@ int placeOf(const char* field, const char* value, std::span<const std::string_vi
 }
 
 constexpr std::array<std::string_view, 2> kModes = {"throughput", "latency"};
+// By moecclRouteWeights_t.
+constexpr std::array<const char*, moecclRouteNumWeights> kWeights = {
+    "moecclRouteWeightsCombine", "moecclRouteWeightsRows", "moecclRouteWeightsNone"};
 
 // Algorithms by their numbers, from 1 on; 0: automatic.
 std::vector<std::string_view> algorithmNames() {
@@ -83,6 +86,7 @@ std::string algorithmText(std::int64_t algorithm) {
   const std::string_view name = algorithmNames()[static_cast<std::size_t>(algorithm)];
   return name.empty() ? "automatic" : "\"" + std::string(name) + "\"";
 }
+std::string weightsText(std::int64_t weights) { return nameAt(kWeights, weights); }
 std::string wireText(std::int64_t wire) { return wire == 0 ? "0" : typeText(wire); }
 
 void checkDatatypes(const RouteShape& shape) {
@@ -249,7 +253,7 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
   const std::array fields = {
       Field{"experts", shape.experts.count},
       Field{"topK", shape.choices},
-      Field{"weights", shape.weights},
+      Field{"weights", shape.weights, weightsText},
       Field{"datatype", shape.datatype, typeText},
       Field{"tokenDatatype", shape.tokenDatatype, typeText},
       Field{"hidden", shape.hidden},
@@ -257,7 +261,7 @@ void requireSameShape(Communicator& communicator, const RouteShape& shape) {
       Field{"maxTokens", shape.maxTokens},
       Field{"numBuckets", std::ssize(shape.buckets)},
       Field{"sharedTokens", shape.sharedTokens ? 1 : 0},
-      Field{"schedule (config.schedule, or MOECCL_SCHEDULE)", shape.schedule},
+      Field{"schedule (config.schedule, or MOECCL_SCHEDULE)", shape.schedule, scheduleText},
       Field{"capacityFactor", std::bit_cast<std::int64_t>(shape.capacityFactor),
             [](std::int64_t bits) { return numberText(std::bit_cast<double>(bits)); }},
       Field{"capacityGroups", shape.capacityGroups},

@@ -809,6 +809,9 @@ TEST_P(Disagreement, Grid) {
     const moecclGridShape_t shape = {rank == 3 ? 2 : 1, 2, 2, moecclOrderEspEp};
     checkError(moecclGridCreate(comm, shape, &grid), moecclInvalidUsage, comm,
                {"different shapes", "shape.nMp is 1 on rank 0 and 2 on rank 3"});
+    const moecclGridShape_t other = {1, 2, 2, rank == 3 ? moecclOrderEpEsp : moecclOrderEspEp};
+    checkError(moecclGridCreate(comm, other, &grid), moecclInvalidUsage, comm,
+               {"shape.order is moecclOrderEspEp on rank 0 and moecclOrderEpEsp on rank 3"});
     checkThat(grid == nullptr, "a grid was made");
     int in[4] = {}, out[4] = {};
     check(moecclAllToAll(in, out, 1, moecclInt32, comm, nullptr), comm);

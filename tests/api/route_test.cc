@@ -589,6 +589,11 @@ TEST(RouteErrors, OneRankWithAnotherConfig) {
     moecclRoute_t route = nullptr;
     checkError(moecclRouteCreate(grid.it, &config, &route), moecclInvalidUsage, comm,
                {"experts is 5 on rank 0 and 6 on rank 2"});
+    config.experts = 5;
+    config.weights = rank == 1 ? moecclRouteWeightsNone : moecclRouteWeightsCombine;
+    checkError(moecclRouteCreate(grid.it, &config, &route), moecclInvalidUsage, comm,
+               {"weights is moecclRouteWeightsCombine on rank 0 and moecclRouteWeightsNone"});
+    config.weights = moecclRouteWeightsCombine;
     config.experts = rank == 1 ? -5 : 5;
     checkError(moecclRouteCreate(grid.it, &config, &route),
                rank == 1 ? moecclInvalidArgument : moecclRemoteError, comm,
