@@ -92,13 +92,18 @@ constexpr bool holdsAnything() {
 
 // A buffer whose datatype a config names; `Void` is void or const void. Pointers to elements of
 // another datatype are refused. Pointers to void, to bytes, to integers of 16 bits and to types
-// without a DataType may hold any elements.
+// without a DataType may hold any elements, and so may objects that convert to a pointer. {} and
+// nullptr are NULL.
 template <typename Void>
 class Buffer {
  public:
+  Buffer() noexcept = default;
   Buffer(std::nullptr_t) noexcept {}
   template <typename T, typename = std::enable_if_t<std::is_convertible_v<T*, Void*>>>
   Buffer(T* at) noexcept : at_(at), datatype_(datatypeOf<std::remove_cv_t<T>>()) {}
+  template <typename T,
+            std::enable_if_t<std::is_class_v<T> && std::is_convertible_v<const T&, Void*>, int> = 0>
+  Buffer(const T& at) : at_(at) {}
 
   // The pointer. Throws Error if the elements have not the datatype of `whose`.
   Void* as(moecclDataType_t datatype, const char* name, const char* whose) const {
@@ -246,7 +251,8 @@ class Communicator {
   void close() { check(moecclCommDestroy(comm_.release())); }
   void abort() noexcept { moecclCommAbort(comm_.release()); }
 
-  // Collectives as in moeccl.h. Without a stream they are complete when they return.
+  // Collectives as in moeccl.h. Without a stream they are complete when they return. {} stands for
+  // NULL where the other buffer has the element type.
 
   template <typename T>
   void allToAll(const T* send, T* recv, std::size_t count, const Stream* stream = nullptr) const {
@@ -348,8 +354,9 @@ class Grid {
 };
 
 // One use of a route (moecclRouteBegin). Buffers are the caller's; route.h has their shapes.
-// Arguments are pointers to elements of config.tokenDatatype or config.datatype, or to void.
-// Elements of another datatype throw Error before anything is sent.
+// Arguments are pointers to elements of config.tokenDatatype or config.datatype, or to void; {} and
+// nullptr where route.h allows NULL. Elements of another datatype throw Error before anything is
+// sent.
 class RoutePass {
  public:
   using In = detail::Buffer<const void>;

@@ -185,6 +185,49 @@ TEST(Wrapper, RefusesElementsOfAnotherDatatype) {
   });
 }
 
+// A framework's pointer to memory.
+struct Handle {
+  float* memory;
+  operator float*() const { return memory; }
+};
+
+// Rank 0 has no token, and no expert that anybody chooses.
+TEST(Wrapper, TakesNullWhereNothingComesOrGoes) {
+  asRanks(2, [](Communicator& comm) {
+    const moeccl::Grid grid(comm, {1, 2, 1, moecclOrderEspEp});
+    moecclRouteConfig_t config = MOECCL_ROUTE_CONFIG_INITIALIZER;
+    config.experts = 2;
+    config.hidden = 1;
+    config.datatype = moecclFloat32;
+    const moeccl::Route route(grid, config);
+    if (comm.rank() == 0) {
+      const moeccl::RoutePass pass = route.begin(0, {}, {});
+      pass.dispatch({}, {});
+      pass.combine({}, nullptr);
+      pass.combineBackward({}, nullptr, {}, {});
+      pass.dispatchBackward(nullptr, {});
+    } else {
+      const std::int32_t expert = 1;
+      float token = 3, row = 0, output = 0, gradient = 2, ofRow = 0, ofWeight = 0;
+      float weight = 1;
+      const moeccl::RoutePass pass = route.begin(1, &expert, Handle{&weight});
+      pass.dispatch(Handle{&token}, Handle{&row});
+      pass.combine(&row, Handle{&output});
+      EXPECT_EQ(output, 3);
+      pass.combineBackward(Handle{&gradient}, &row, &ofRow, Handle{&ofWeight});
+      EXPECT_EQ(ofWeight, 6);
+      pass.dispatchBackward(&ofRow, &gradient);
+    }
+    float numbers[2] = {};
+    comm.allToAll({}, numbers, 0);
+    comm.allToAll(numbers, {}, 0);
+    comm.allToAll<float>(nullptr, nullptr, 0);
+    static_assert(!std::is_convertible_v<float, moeccl::RoutePass::In>);
+    static_assert(!std::is_convertible_v<const float*, moeccl::RoutePass::Out>);
+    static_assert(!std::is_convertible_v<std::vector<float>, moeccl::RoutePass::In>);
+  });
+}
+
 TEST(Wrapper, ThrowsWhatTheLibrarySays) {
   asRanks(1, [](Communicator& comm) {
     try {
