@@ -1,4 +1,4 @@
-/* One case of shim_faults_test.py, by name: programs that come in moeccl's way. Run under
+/* One case of faults_test.py, by name: programs that come in moeccl's way. Run under
  * moeccl-mpi. Exit code 0: all was as with MPI alone. */
 #define _DEFAULT_SOURCE /* mmap without a file */
 #include <dirent.h>
@@ -343,6 +343,13 @@ static void requests(void) {
   MPI_Comm_free(&call.comm);
 }
 
+/* The last rank comes to a call so late that the others say that they wait. */
+static void late(void) {
+  exchange(MPI_COMM_WORLD, 5);
+  if (rank == ranks - 1) sleep(11);
+  exchange(MPI_COMM_WORLD, 5);
+}
+
 /* Sums of floats, which results must not depend on; and `maxima`, which anybody may compute. */
 static void reduce_floats(int sums, int maxima) {
   double in = rank, out = -1, all[16], sum = ranks * (ranks - 1) / 2.0;
@@ -387,6 +394,7 @@ int main(int argc, char** argv) {
                {"no_elements", no_elements},
                {"large_element", large_element},
                {"requests", requests},
+               {"late", late},
                {"float_sums", float_sums},
                {"few_maxima", few_maxima},
                {"fatal", fatal}};

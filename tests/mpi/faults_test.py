@@ -100,6 +100,16 @@ class Arguments(unittest.TestCase):
         self.assertGreater(served["ialltoall"], 1, text)
 
 
+class Waits(unittest.TestCase):
+    def test_that_are_long_are_told_and_go_on(self):
+        code, text, served = run("late", ranks=2)
+        self.assertEqual(code, 0, text)
+        self.assertEqual(served["alltoall"], 7, text)
+        told = re.findall(r"^moeccl-mpi: rank (\d): has waited for 10 s in alltoall of 4 bytes.*", text, re.MULTILINE)
+        self.assertEqual(told, ["0"], text)
+        self.assertIn("MOECCL_TIMEOUT=10000", text)
+
+
 class Report(unittest.TestCase):
     """Says why calls have stayed with MPI."""
     FLOATS = "40 sums or products of floats stayed with MPI; MOECCL_MPI_FLOAT_SUMS=1 lets moeccl try them"

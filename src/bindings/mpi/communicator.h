@@ -15,6 +15,7 @@
 
 #include "connections.h"
 #include "settings.h"
+#include "waits.h"
 
 namespace moeccl::mpi {
 
@@ -104,6 +105,7 @@ int Communicator::serve(Collective collective, std::size_t bytes, MPI_Comm comm,
                         Ours ours, Theirs theirs) {
   Choice& choice = choiceOf(collective, bytes);
   const double start = PMPI_Wtime();
+  const Wait wait(collective, bytes, comm, start);
   int code = MPI_SUCCESS;
   if (!choice.byMoeccl()) {
     code = theirs();
