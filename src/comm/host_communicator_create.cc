@@ -38,7 +38,8 @@ class MemberOob final : public Oob {
   // `rank`: the caller's among the members.
   MemberOob(HostCommunicator& communicator, const std::vector<int>& members, int rank)
       : communicator_(communicator), members_(members), rank_(rank) {
-    // Several subsets may be made at once by different threads.
+    // Threads may make subsets at once, which is more than moeccl.h promises: the tag tells their
+    // messages apart.
     std::uint64_t hash = members.size();
     for (const int member : members) hash = mixed(hash, static_cast<std::uint64_t>(member));
     tag_ = static_cast<std::uint32_t>(hash);
