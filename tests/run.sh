@@ -53,6 +53,8 @@ source "$root/tests/packages.sh"
 packages=("${test_packages[@]}")
 # Nothing that is meant to be tested is left out because it was not found.
 options=(-Dtests=enabled -Ducx=enabled -Dmpi=enabled -Dperf=enabled)
+# A folder keeps the defaults that it was first set up with.
+options+=(-Dpkgconfig.relocatable=true)
 # Line numbers are all that reports need, and Clang takes half of GCC's time.
 checked=(-Doptimization=1 -Ddebug=true -Dc_args=-g1 -Dcpp_args=-g1 -Db_ndebug=false -Db_lundef=false)
 # Sanitizers see nothing of what nvcc compiles; doubles stand in for GPUs without it too.

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Installs the build into a temporary folder, then builds and runs a C program against it there.
+"""Installs the build into a temporary folder, moves the prefix, then builds and runs C programs against it there.
 
     install_test.py --build DIR --source DIR --meson CMD --cc CC --pkg-config CMD
 
-The program finds moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
-include/moeccl must have been installed, and the examples of one file, which compile by the same command. Tools, moeccl-mpi too, find
-their libraries by themselves, and have a version, a manual page and completion.
+The programs find moeccl by README.md's command, through pkg-config alone, and by CMake's find_package. Every header of
+include/moeccl must have been installed, and the examples of one file, which compile by the same command; the first runs. Tools,
+moeccl-mpi too, find their libraries by themselves, and have a version, a manual page and completion.
 """
 import argparse
 import os
@@ -46,21 +46,21 @@ target_link_libraries(program moeccl::moe)
 """
 
 
-def cmake(stage, version):
-    """A program that finds the installation by find_package; another major version must not be found."""
+def cmake(stage, prefix, version):
+    """A program that finds the installation by find_package and its prefix; another major version must not be found."""
     folder = os.path.join(stage, "by-cmake")
     os.mkdir(folder)
     shutil.copy(os.path.join(stage, "program.c"), folder)
-    root = os.path.dirname(find(stage, "moecclConfig.cmake"))
     for wanted, right in ((f"{int(version.split('.')[0]) + 1}.0", False), (version, True)):
         with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
             file.write(CMAKE.format(version=wanted))
-        command = ["cmake", "-S", folder, "-B", os.path.join(folder, "build-" + wanted), f"-Dmoeccl_DIR={root}"]
+        command = ["cmake", "-S", folder, "-B", os.path.join(folder, "build-" + wanted), f"-DCMAKE_PREFIX_PATH={prefix}"]
         print("$ " + shlex.join(command), flush=True)
         if (subprocess.run(command, capture_output=not right).returncode == 0) != right:
             raise SystemExit(f"find_package(moeccl {wanted}) {'fails' if right else 'is content'}")
     run(["cmake", "--build", os.path.join(folder, "build-" + version)])
-    run([os.path.join(folder, "build-" + version, "program")])
+    # CMake has put the library's folder into the program.
+    run([os.path.join(folder, "build-" + version, "program")], LD_LIBRARY_PATH="")
 
 
 def tools(stage, version, environment):
@@ -111,13 +111,16 @@ def main():
     with tempfile.TemporaryDirectory() as stage:
         run([*shlex.split(options.meson), "install", "-C", options.build, "--no-rebuild", "--quiet",
              "--destdir", stage])
+        # Under DESTDIR the prefix is not where it was configured to be. Then the folder itself gets another name.
+        prefix = os.path.join(stage, "moved")
+        os.rename(os.path.dirname(os.path.dirname(find(stage, "moeccl-lab"))), prefix)
         expected = set(os.listdir(os.path.join(options.source, "include", "moeccl")))
         headers = os.path.dirname(find(stage, "moeccl.h"))
         if set(os.listdir(headers)) != expected:
             raise SystemExit(f"installed are {sorted(os.listdir(headers))} instead of {sorted(expected)}: "
                              "see include/meson.build")
 
-        found = {"PKG_CONFIG_PATH": os.path.dirname(find(stage, "moeccl.pc")), "PKG_CONFIG_SYSROOT_DIR": stage,
+        found = {"PKG_CONFIG_PATH": os.path.dirname(find(stage, "moeccl.pc")),
                  "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl.so"))}
         with open(os.path.join(options.source, "README.md"), encoding="utf-8") as file:
             compile_and_link = re.search(r"^    cc (program\.c .*)$", file.read(), re.MULTILINE)[1]
@@ -133,13 +136,17 @@ def main():
             with open(os.path.join(examples, name), encoding="utf-8") as file:
                 needs = " -lm" if "-lm" in file.read().partition("*/")[0] else ""
             run(["sh", "-c", f"cd {shlex.quote(stage)} && {example}{needs}"], **found)
+            if name == "01_alltoall.c":
+                rows = printed([os.path.join(stage, "example")], **found)
+                if rows != "from rank 0: 0 1 2 3\n":
+                    raise SystemExit(f"{name} prints {rows!r} on one rank")
         run(["python3", find(stage, "plot_profile.py"), "--help"])
         # As a user's shell has it: nothing says where the libraries are.
         tools(stage, options.version, {"LD_LIBRARY_PATH": ""})
         if any("moeccl-mpi" in names for _, _, names in os.walk(stage)):
             preloaded(stage, {"LD_LIBRARY_PATH": ""})
         if shutil.which("cmake"):
-            cmake(stage, options.version)
+            cmake(stage, prefix, options.version)
 
 
 if __name__ == "__main__":

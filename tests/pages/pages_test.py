@@ -237,7 +237,7 @@ class Installation:
         subprocess.run(["meson", "install", "-C", build, "--no-rebuild", "--quiet", "--destdir", stage], check=True)
         self.prefix = os.path.dirname(os.path.dirname(find(stage, "moeccl-lab")))
         self.environment = {
-            "PATH": os.path.join(self.prefix, "bin") + os.pathsep + os.environ["PATH"], "PKG_CONFIG_SYSROOT_DIR": stage,
+            "PATH": os.path.join(self.prefix, "bin") + os.pathsep + os.environ["PATH"],
             "PKG_CONFIG_PATH": os.path.dirname(find(stage, "moeccl.pc")), "LD_LIBRARY_PATH": os.path.dirname(find(stage, "libmoeccl.so"))}
         example = os.path.join(self.prefix, "share", "moeccl", "examples", "01_alltoall.c")
         shutil.copy(example, os.path.join(root, "program.c"))
