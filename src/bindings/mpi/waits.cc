@@ -14,7 +14,9 @@ constexpr double kLong = 10;  // seconds
 constexpr unsigned kLooksPerClock = 64;
 
 thread_local Wait* waiting = nullptr;
-std::atomic<bool> told = false;
+// How long the next wait is that is told of: longer ones alone, so a late rank makes few lines, and
+// a call that never ends is told of whatever was told before.
+std::atomic<double> patience = kLong;
 
 }  // namespace
 
@@ -28,7 +30,9 @@ Wait::~Wait() { waiting = nullptr; }
 void Wait::look() {
   Wait* const its = waiting;
   if (its == nullptr || ++its->looks_ % kLooksPerClock != 0) return;
-  if (PMPI_Wtime() - its->start_ < kLong || told.exchange(true)) return;
+  const double waited = PMPI_Wtime() - its->start_;
+  if (waited < patience) return;
+  patience = 2 * waited;
   int rank = 0;
   PMPI_Comm_rank(its->comm_, &rank);
   char size[40] = "";
@@ -37,7 +41,7 @@ void Wait::look() {
                "moeccl-mpi: rank %d: has waited for %.0f s in %s%s, and goes on waiting. If the "
                "call never ends, ranks may have passed different counts: MOECCL_TIMEOUT=10000 "
                "names the ranks that are waited for, and MOECCL_MPI=0 leaves all calls to MPI\n",
-               rank, kLong, kNames[static_cast<std::size_t>(its->collective_)], size);
+               rank, waited, kNames[static_cast<std::size_t>(its->collective_)], size);
 }
 
 }  // namespace moeccl::mpi

@@ -18,7 +18,8 @@ class Wait {
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 
-  // Called again and again by a thread that waits in moeccl. A process tells of one wait alone.
+  // Called again and again by a thread that waits in moeccl. Each wait that is told of is twice as
+  // long as the one before.
   static void look();
 
  private:
