@@ -18,9 +18,8 @@ constexpr Cut kOfBatches[] = {{Dim::tokens, Dim::batchChunkTokens},
                               {Dim::batchRows, Dim::batchChunkRows}};
 
 bool has(const Schedule& schedule, Dim dim) {
-  return std::ranges::any_of(schedule.tables, [dim](const Table& table) {
-    return std::ranges::count(table.shape, dim) > 0;
-  });
+  return std::ranges::any_of(schedule.tables,
+                             [dim](const Table& table) { return has(table, dim); });
 }
 
 class Chunks {
@@ -72,9 +71,8 @@ class Chunks {
   bool isCut(int index) const {
     const Table& table = whole_.tables[static_cast<std::size_t>(index)];
     if (index == whole_.input || index == whole_.output) return false;
-    return isCounts(index) || std::ranges::any_of(cuts_, [&](const Cut& cut) {
-             return std::ranges::count(table.shape, cut.whole) > 0;
-           });
+    return isCounts(index) ||
+           std::ranges::any_of(cuts_, [&](const Cut& cut) { return has(table, cut.whole); });
   }
   bool isCounts(int index) const {
     return whole_.tables[static_cast<std::size_t>(index)].element == Element::count64;

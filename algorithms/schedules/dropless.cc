@@ -5,8 +5,6 @@
 namespace moeccl::schedules {
 namespace {
 
-bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
-
 class Dropless {
  public:
   explicit Dropless(const Schedule& schedule)
@@ -91,9 +89,7 @@ class Dropless {
   void add(Phase phase) {
     for (int& table : phase.reads) table = of(table);
     for (int& table : phase.writes) table = of(table);
-    const auto late = [&](int table) {
-      return std::ranges::any_of(made_.at(table).shape, boundLate);
-    };
+    const auto late = [&](int table) { return hasRuns(made_.at(table)); };
     const bool binds =
         std::ranges::any_of(phase.reads, late) || std::ranges::any_of(phase.writes, late);
     made_.add(std::move(phase));

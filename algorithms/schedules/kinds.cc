@@ -5,10 +5,6 @@
 namespace moeccl::schedules {
 namespace {
 
-bool isIndex(Dim dim) {
-  return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
-         dim == Dim::localExperts;
-}
 bool isRows(Dim dim) {
   return dim == Dim::capacity || dim == Dim::slots || dim == Dim::chunkSlots || boundLate(dim) ||
          dim == Dim::keptRows;

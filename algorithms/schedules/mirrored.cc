@@ -138,7 +138,7 @@ class Mirror {
     const Table& it = table(phase.reads[read]);
     if (it.role == Role::weights) {
       // Of weights that were applied to those tokens.
-      const bool part = std::ranges::count(table(phase.reads[0]).shape, Dim::partTokens) > 0;
+      const bool part = has(table(phase.reads[0]), Dim::partTokens);
       return {.mp = part ? State::partial : State::replicated};
     }
     Held held = dual(it.held);

@@ -5,8 +5,6 @@
 namespace moeccl::schedules {
 namespace {
 
-bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
-
 class Routed {
  public:
   explicit Routed(const Schedule& forward)

@@ -13,6 +13,7 @@
 // another, and the first one sets them. Whoever reads a table comes after all who write it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iosfwd>
@@ -70,6 +71,11 @@ constexpr bool ofChunk(Dim dim) {
   return dim == Dim::chunkTokens || dim == Dim::batchChunkTokens || dim == Dim::chunkSlots ||
          dim == Dim::chunkRows || dim == Dim::batchChunkRows;
 }
+// Of ranks and experts.
+constexpr bool isIndex(Dim dim) {
+  return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
+         dim == Dim::localExperts;
+}
 // Tokens of any kind.
 constexpr bool isTokens(Dim dim) {
   return dim == Dim::tokens || dim == Dim::partTokens || dim == Dim::chunkTokens ||
@@ -77,6 +83,8 @@ constexpr bool isTokens(Dim dim) {
 }
 
 using Shape = std::vector<Dim>;
+
+inline bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
 
 // What the ranks of a group hold: each something else, all the same, or summands of the same.
 enum class State : std::uint8_t { split, replicated, partial };
@@ -110,6 +118,13 @@ struct Table {
 
   bool operator==(const Table&) const = default;
 };
+
+inline bool has(const Table& table, Dim dim) { return has(table.shape, dim); }
+// Whether it has runs of rows that are bound late.
+inline bool hasRuns(const Table& table) { return std::ranges::any_of(table.shape, boundLate); }
+inline bool isOfWeights(const Table& table) {
+  return table.shape == Shape{Dim::gateWeights} || table.shape == Shape{Dim::residualWeights};
+}
 
 enum class Kind : std::uint8_t {
   exchange,  // a collective of a group

@@ -29,9 +29,8 @@ schedules::Sizes sizesOf(const LayerShape& shape, const schedules::Schedule& sch
   sizes.at(Dim::residualWeights) =
       elementCount({shape.embedding + 1, shape.innerOf(shape.residual)}) +
       elementCount({shape.embedding, shape.residual}) + shape.embedding;
-  const bool lists = std::ranges::any_of(schedule.tables, [](const schedules::Table& table) {
-    return std::ranges::count(table.shape, Dim::keptRows) > 0;
-  });
+  const bool lists = std::ranges::any_of(
+      schedule.tables, [](const schedules::Table& table) { return has(table, Dim::keptRows); });
   if (lists && !shape.dropless)
     sizes.at(Dim::keptRows) = std::min(elementCount({shape.localExperts, shape.capacity()}),
                                        elementCount({shape.tokens, shape.choices}));

@@ -153,7 +153,7 @@ class Terms {
   }
   // Each token reads its choices; or each row is added to tokens that were cleared.
   double gathered(int rows, int tokens) const {
-    const bool listed = std::ranges::count(table(rows).shape, Dim::keptRows) > 0;
+    const bool listed = has(table(rows), Dim::keptRows);
     return listed ? count(rows) + count(tokens) : choices_ * count(tokens);
   }
 

@@ -14,9 +14,6 @@ PassRun::Part PassRun::partOf(const Half& half, std::size_t index) {
       return is(half.schedule().tables[static_cast<std::size_t>(written)]);
     });
   };
-  const auto has = [](const Table& table, Dim dim) {
-    return std::ranges::count(table.shape, dim) > 0;
-  };
   if (phase.kind == Kind::experts || (phase.kind == Kind::gate && phase.backward) ||
       all([&](const Table& it) { return has(it, Dim::sums) || has(it, Dim::gateWeights); }))
     return Part::none;
@@ -50,7 +47,7 @@ void PassRun::countRows(std::span<std::int64_t> counts) {
           layout(rows).count(ep, esp, expert);
     });
   // What is selected by index is here already; places are alike of all ranks.
-  const bool here = std::ranges::count(table(rows).shape, Dim::keptRows) > 0;
+  const bool here = has(table(rows), Dim::keptRows);
   for (std::int64_t expert = 0; expert < sizes_.at(Dim::localExperts); ++expert) {
     const std::int64_t count =
         begins[static_cast<std::size_t>(expert) + 1] - begins[static_cast<std::size_t>(expert)];

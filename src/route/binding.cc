@@ -8,13 +8,8 @@
 namespace moeccl::schedules {
 namespace {
 
-bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
 bool contains(const std::vector<int>& list, int value) {
   return std::ranges::count(list, value) > 0;
-}
-
-bool ofWeights(const Table& table) {
-  return table.shape == Shape{Dim::gateWeights} || table.shape == Shape{Dim::residualWeights};
 }
 
 }  // namespace
@@ -72,8 +67,7 @@ int Binding::ranksOf(GroupKind group) const { return groups_.of(group).ranks; }
 int Binding::rankIn(GroupKind group) const { return groups_.of(group).rank; }
 
 bool Binding::late(int index) const {
-  return std::ranges::any_of(table(index).shape,
-                             [](Dim dim) { return boundLate(dim) || dim == Dim::keptRows; });
+  return hasRuns(table(index)) || has(table(index), Dim::keptRows);
 }
 
 std::int64_t Binding::bytes(int index) const {
@@ -123,7 +117,7 @@ void Binding::fix() {
     const Table& it = schedule_.tables[i];
     if (it.role == Role::weights || (it.role == Role::kept && it.element == Element::count64))
       storages_[i] = Storage::nothing;
-    if (has(it.shape, Dim::sums)) {
+    if (has(it, Dim::sums)) {
       storages_[i] = Storage::sums;
       if (gathered && it.shape.front() == Dim::sums)
         places_[i].offset = rankIn(GroupKind::mp) * sizes_.at(Dim::sums) * 8;
@@ -133,7 +127,7 @@ void Binding::fix() {
       return phase.kind == Kind::exchange &&
              (contains(phase.reads, index) || contains(phase.writes, index));
     });
-    if (it.role == Role::made && ofWeights(it) && !exchanged) storages_[i] = Storage::nothing;
+    if (it.role == Role::made && isOfWeights(it) && !exchanged) storages_[i] = Storage::nothing;
   }
   storageOf(schedule_.input) = Storage::input;
   storageOf(schedule_.output) = Storage::output;
@@ -148,7 +142,7 @@ void Binding::fix() {
 // What ranks do for gates has another way, too: gradients of weights are the caller's at once.
 void Binding::fixExperts() {
   for (int i = 0; i < static_cast<int>(storages_.size()); ++i)
-    if (forward_ != nullptr && table(i).role == Role::made && has(table(i).shape, Dim::choices))
+    if (forward_ != nullptr && table(i).role == Role::made && has(table(i), Dim::choices))
       storageOf(i) = Storage::nothing;
   for (const Phase& phase : schedule_.phases) {
     if (phase.kind != Kind::experts) continue;
@@ -367,7 +361,8 @@ std::vector<Binding::Set> Binding::sets() const {
         set.phases.push_back(at);
     }
     // Behind the pass the output is copied, and gradients of weights are added to the caller's.
-    if (i == schedule_.output || ofWeights(table(i))) set.phases.push_back(schedule_.phases.size());
+    if (i == schedule_.output || isOfWeights(table(i)))
+      set.phases.push_back(schedule_.phases.size());
   }
   std::erase_if(sets, [](const Set& set) { return set.root < 0; });
   for (Set& set : sets) {

@@ -16,7 +16,7 @@ namespace {
 
 // Whether a table has the rank's part of its batch, or a chunk of that.
 bool isOfPart(const Table& table) {
-  return hasDim(table, Dim::partTokens) || hasDim(table, Dim::chunkTokens);
+  return has(table, Dim::partTokens) || has(table, Dim::chunkTokens);
 }
 
 // Rows of the experts at a time.
@@ -26,8 +26,8 @@ std::int64_t rowsAtOnce(const schedules::Schedule& schedule, const schedules::Si
     if (phase.kind != schedules::Kind::experts) continue;
     const Table& given = schedule.tables[static_cast<std::size_t>(phase.reads[0])];
     const schedules::Shape& shape = given.shape;
-    if (std::ranges::any_of(shape, schedules::boundLate)) continue;
-    rows = std::max(rows, hasDim(given, Dim::keptRows)
+    if (hasRuns(given)) continue;
+    rows = std::max(rows, has(given, Dim::keptRows)
                               ? sizes.at(phase.oneByOne ? Dim::tokens : Dim::keptRows)
                               : sizes.elements(std::span(shape).first(shape.size() - 1)));
   }
@@ -91,7 +91,7 @@ void LayerWork::route(const Step& step) {
 void LayerWork::gate(const Step& step) {
   route(step);
   const bool lists = std::ranges::any_of(step.schedule.tables,
-                                         [](const Table& it) { return hasDim(it, Dim::keptRows); });
+                                         [](const Table& it) { return has(it, Dim::keptRows); });
   const bool counts = step.writes.size() > 2;
   // On GPUs what a gate sums up of its choices is counted when they are listed.
   const bool routes = compute_.onStreams() &&

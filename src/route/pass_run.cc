@@ -10,9 +10,6 @@
 namespace moeccl::schedules {
 namespace {
 
-bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, boundLate); }
-bool has(const Table& table, Dim dim) { return std::ranges::count(table.shape, dim) > 0; }
-
 const Schedule& scheduleOf(const RowWork& work, bool isForward) {
   return isForward ? work.forward() : *work.backward();
 }
@@ -103,7 +100,7 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
     own[static_cast<std::size_t>(phase.writes[0])] = makesRows || own[read] != crosses;
   }
   for (std::size_t i = 0; i < own.size(); ++i)
-    if (isRuns(schedule.tables[i]))
+    if (hasRuns(schedule.tables[i]))
       half.layouts[i].emplace(schedule.tables[i].shape, own[i],
                               counts_[static_cast<std::size_t>(schedule.tables[i].chunk)]);
 }
@@ -111,9 +108,8 @@ void PassRun::makeLayouts(Half& half, const Half* forward) {
 void PassRun::findGradients(Half& half) {
   for (int i = 0; i < static_cast<int>(half.schedule().tables.size()); ++i) {
     const Table& it = half.schedule().tables[static_cast<std::size_t>(i)];
-    const bool ofWeights =
-        it.shape == Shape{Dim::gateWeights} || it.shape == Shape{Dim::residualWeights};
-    if (!ofWeights || it.role != Role::made || half.binding.place(i).storage == Storage::nothing)
+    if (!isOfWeights(it) || it.role != Role::made ||
+        half.binding.place(i).storage == Storage::nothing)
       continue;
     if (std::ranges::none_of(half.schedule().phases, [&](const Phase& phase) {
           return std::ranges::count(phase.reads, i) > 0;
@@ -196,7 +192,7 @@ void* PassRun::at(int index) const {
 }
 
 std::int64_t PassRun::rowsOf(int index) const {
-  if (isRuns(table(index))) return layout(index).rows();
+  if (hasRuns(table(index))) return layout(index).rows();
   const std::span<const std::int64_t> begins = work_.keptBegins();
   const auto buffer = static_cast<std::size_t>(half_->binding.place(index).buffer);
   if (buffers()[buffer].kept || expert_ < 0) return begins.back();
@@ -499,9 +495,9 @@ std::span<const std::int64_t> PassRun::beginsOf(int rows) {
   begins_[0] = 0;
   for (std::size_t i = 0; i < experts; ++i)
     begins_[i + 1] =
-        begins_[i] + (isRuns(table(rows)) ? layout(rows).parts()[i]
-                                          : elements(rows) / sizes_.at(Dim::embedding) /
-                                                static_cast<std::int64_t>(experts));
+        begins_[i] + (hasRuns(table(rows)) ? layout(rows).parts()[i]
+                                           : elements(rows) / sizes_.at(Dim::embedding) /
+                                                 static_cast<std::int64_t>(experts));
   return begins_;
 }
 
@@ -521,7 +517,7 @@ void PassRun::listCopies(int rows) {
       copies_.push_back({expert, begin, count, counts});
     begin += count;
   };
-  if (isRuns(table(rows))) {
+  if (hasRuns(table(rows))) {
     layout(rows).each([&](int ep, int esp, std::int64_t expert) {
       place(ep, esp, expert, layout(rows).count(ep, esp, expert));
     });

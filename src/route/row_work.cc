@@ -14,8 +14,6 @@ using schedules::Table;
 
 namespace {
 
-bool isRuns(const Table& table) { return std::ranges::any_of(table.shape, schedules::boundLate); }
-
 schedules::Schedule atOnce(schedules::Schedule schedule) {
   for (schedules::Phase& phase : schedule.phases) phase.oneByOne = false;
   return schedule;
@@ -75,7 +73,7 @@ std::int64_t RowWork::tokensOf(const Table& table) const {
 
 // Counts are [N_EP][E_local], or of all batches [N_EP][N_ESP][E_local].
 int RowWork::batchesOf(const Table& table) const {
-  return hasDim(table, Dim::esp) ? groups_.esp.ranks : 1;
+  return has(table, Dim::esp) ? groups_.esp.ranks : 1;
 }
 
 void RowWork::readCounts(const Table& table, std::span<std::int64_t> counts) {
@@ -104,8 +102,8 @@ RowRouter::Listed RowWork::listed(const Step& step, const RowRouter& router) con
   const auto index =
       static_cast<std::size_t>(std::ranges::find(routers_, &router) - routers_.begin());
   const std::int64_t* const begins = begins_[index];
-  const Table& rows = hasDim(step.written(0), Dim::keptRows) ? step.written(0) : step.read(0);
-  if (!hasDim(rows, Dim::keptRows)) return {begins[0], begins[shape_.experts] - begins[0]};
+  const Table& rows = has(step.written(0), Dim::keptRows) ? step.written(0) : step.read(0);
+  if (!has(rows, Dim::keptRows)) return {begins[0], begins[shape_.experts] - begins[0]};
   const std::int64_t* const own = begins + groups_.ep.rank * shape_.localExperts;
   if (step.expert < 0) return {own[0], own[shape_.localExperts] - own[0]};
   return {own[step.expert], own[step.expert + 1] - own[step.expert]};
@@ -127,7 +125,7 @@ void RowWork::permute(const Step& step) {
   if (ofBatches_) return permuteBatches(step);
   RowRouter& router = routerOf(step.read(1));
   const Table& rows = step.written(0);
-  if (isRuns(rows) || hasDim(rows, Dim::keptRows))
+  if (hasRuns(rows) || has(rows, Dim::keptRows))
     router.gather(listed(step, router), step.reads[0], step.writes[0], step.stream);
   else
     router.scatter(step.reads[0], stride(rows), step.writes[0], step.stream);
@@ -145,7 +143,7 @@ void RowWork::permuteBatches(const Step& step) {
                compute_.at(step.reads[0], static_cast<std::int64_t>(shard) * batch),
                static_cast<std::int64_t>(shard));
   };
-  if (!isRuns(rows))
+  if (!hasRuns(rows))
     return each(
         [&](RowRouter& router, const std::int64_t*, const void* tokens, std::int64_t shard) {
           const std::int64_t places = shard * shape_.capacity() * shape_.embedding;
@@ -168,7 +166,7 @@ void RowWork::combine(const Step& step) {
   RowRouter& router = routerOf(step.read(1));
   const Table& rows = step.read(0);
   void* const tokens = step.writes[0];
-  if (!isRuns(rows) && !hasDim(rows, Dim::keptRows))
+  if (!hasRuns(rows) && !has(rows, Dim::keptRows))
     return router.combine(step.reads[0], stride(rows), tokens, step.stream);
   if (step.first[0])
     compute_.zero(tokens, tokensOf(step.written(0)) * shape_.embedding, step.stream);
@@ -178,7 +176,7 @@ void RowWork::combine(const Step& step) {
 void RowWork::combineBackward(const Step& step) {
   RowRouter& router = routerOf(step.read(2));
   const Table& rows = step.read(1);
-  if (!isRuns(rows) && !hasDim(rows, Dim::keptRows))
+  if (!hasRuns(rows) && !has(rows, Dim::keptRows))
     return router.combineBackward(step.reads[1], step.reads[0], stride(rows), step.writes[0],
                                   step.writes[1], step.stream);
   if (step.first[1])
@@ -190,7 +188,7 @@ void RowWork::combineBackward(const Step& step) {
 void RowWork::permuteBackward(const Step& step) {
   RowRouter& router = routerOf(step.read(1));
   const Table& rows = step.read(0);
-  if (!isRuns(rows) && !hasDim(rows, Dim::keptRows))
+  if (!hasRuns(rows) && !has(rows, Dim::keptRows))
     return router.scatterBackward(step.reads[0], stride(rows), step.writes[0], step.stream);
   if (step.first[0])
     compute_.zero(step.writes[0], tokensOf(step.written(0)) * shape_.embedding, step.stream);

@@ -36,10 +36,6 @@ struct Step {
 
 }  // namespace schedules
 
-inline bool hasDim(const schedules::Table& table, schedules::Dim dim) {
-  return std::ranges::count(table.shape, dim) > 0;
-}
-
 // Gets ready for calls of a pass, behind the caller's stream's earlier work and `passed`. Returns
 // the stream that they go on. Throws Error.
 moecclStream_t comeBehind(RowCompute& compute, Mark& passed, moecclStream_t stream);

@@ -33,7 +33,7 @@ void Counts::set(std::vector<std::int64_t>& all, std::span<const std::int64_t> c
       }
     return;
   }
-  const bool shards = std::ranges::count(shape, Dim::esp) > 0;
+  const bool shards = has(shape, Dim::esp);
   const bool shardsFirst = shape.front() == Dim::esp;
   for (int ep = 0; ep < eps_; ++ep)
     for (int esp = 0; esp < esps_; ++esp) {
@@ -50,7 +50,7 @@ void Counts::set(std::vector<std::int64_t>& all, std::span<const std::int64_t> c
 Layout::Layout(const Shape& shape, bool isOwn, const Counts& counts)
     : counts_(counts),
       isOwn_(isOwn),
-      hasShards_(std::ranges::count(shape, Dim::esp) + std::ranges::count(shape, Dim::ranks) > 0),
+      hasShards_(has(shape, Dim::esp) || has(shape, Dim::ranks)),
       begins_(static_cast<std::size_t>(counts.eps() * counts.esps() * counts.experts())) {
   for (const Dim dim : shape) {
     if (dim == Dim::ep || dim == Dim::esp || dim == Dim::localExperts) order_.push_back(dim);

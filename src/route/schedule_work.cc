@@ -19,10 +19,9 @@ ScheduleWork::ScheduleWork(const Groups& groups, GivenCompute& compute, const La
     : RowWork(groups, compute, shape, nullptr), compute_(compute) {
   for (const schedules::Phase& phase : forward().phases)
     if (phase.kind == schedules::Kind::gate)
-      gatesPart_ =
-          hasDim(forward().tables[static_cast<std::size_t>(phase.reads[0])], Dim::partTokens);
+      gatesPart_ = has(forward().tables[static_cast<std::size_t>(phase.reads[0])], Dim::partTokens);
   lists_ = shape.dropless || std::ranges::any_of(forward().tables, [](const Table& it) {
-             return hasDim(it, Dim::keptRows);
+             return has(it, Dim::keptRows);
            });
   if (backward() != nullptr)
     for (const schedules::Phase& phase : backward()->phases)

@@ -8,14 +8,6 @@ namespace {
 
 using namespace schedules;
 
-bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
-
-std::size_t flat(const std::vector<int>& sizes, const std::vector<int>& index) {
-  int at = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) at = at * sizes[i] + index[i];
-  return static_cast<std::size_t>(at);
-}
-
 // The index of run `run`.
 std::vector<int> indexOf(const std::vector<int>& sizes, std::size_t run) {
   std::vector<int> index(sizes.size());
@@ -190,7 +182,7 @@ void ScheduleRun::gateBackward(const Phase& it, int rank) {
 template <typename Function>
 void ScheduleRun::eachKept(const Table& rows, const Data& routing, int rank, Function at) const {
   const Data shape = empty(rows);
-  const bool late = std::ranges::any_of(rows.shape, boundLate);
+  const bool late = hasRuns(rows);
   const bool listed = has(rows.shape, Dim::keptRows);
   const auto choices = static_cast<std::size_t>(layer_.choices);
   const bool ofGroup = !routing.dims.empty() && routing.dims[0] == Dim::esp;
@@ -345,7 +337,7 @@ void ScheduleRun::experts(const Phase& it, int rank) {
   if (given != nullptr && given->dims != from.dims) wrong("has kept other rows");
   // Without capacity, as many rows as were announced.
   const Table& last = table(it.reads.back());
-  if (std::ranges::any_of(table(it.reads[0]).shape, boundLate)) {
+  if (hasRuns(table(it.reads[0]))) {
     if (last.element != Element::count64) wrong("has rows that no counts bind");
     const Data& counts = read(it, it.reads.size() - 1, rank);
     std::vector<Dim> one = from.dims, other = counts.dims;

@@ -5,33 +5,15 @@
 #include <algorithm>
 #include <numeric>
 
+#include "algorithms/schedules/kinds.h"
+
 namespace moeccl::verification {
 namespace {
 
 using namespace schedules;
 
-bool isIndex(Dim dim) {
-  return dim == Dim::mp || dim == Dim::ep || dim == Dim::esp || dim == Dim::ranks ||
-         dim == Dim::localExperts;
-}
-
-Shape rowsDims(const Shape& shape) {
-  Shape dims;
-  for (const Dim dim : shape)
-    if (!isIndex(dim)) dims.push_back(dim);
-  return dims;
-}
-
-bool has(const Shape& shape, Dim dim) { return std::ranges::count(shape, dim) > 0; }
-
 int product(const std::vector<int>& sizes) {
   return std::reduce(sizes.begin(), sizes.end(), 1, std::multiplies<>());
-}
-
-std::size_t flat(const std::vector<int>& sizes, const std::vector<int>& index) {
-  int at = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) at = at * sizes[i] + index[i];
-  return static_cast<std::size_t>(at);
 }
 
 template <typename Function>
@@ -114,7 +96,7 @@ int ScheduleRun::sizeOf(Dim dim) const {
 
 int ScheduleRun::rowsOf(const Table& table) const {
   int rows = 1;
-  for (const Dim dim : rowsDims(table.shape))
+  for (const Dim dim : behindIndices(table.shape))
     rows *= boundLate(dim) || dim == Dim::keptRows ? 0 : sizeOf(dim);
   return rows;
 }
@@ -179,7 +161,7 @@ void ScheduleRun::write(const Phase& phase, std::size_t index, int rank, Data da
   const Data shape = empty(it);
   if (data.dims != shape.dims || data.sizes != shape.sizes)
     wrong("does not make a table of the shape of " + it.name + ", " + describe(it.shape));
-  const bool late = std::ranges::any_of(it.shape, boundLate) || has(it.shape, Dim::keptRows);
+  const bool late = hasRuns(it) || has(it, Dim::keptRows);
   for (const std::vector<Number>& run : data.runs)
     if (!late && run.size() != shape.runs[0].size())
       wrong("makes " + std::to_string(run.size()) + " rows where " + it.name + " has " +

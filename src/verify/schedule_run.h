@@ -49,6 +49,13 @@ struct Data {
   bool operator==(const Data&) const = default;
 };
 
+// The run of an index.
+inline std::size_t flat(const std::vector<int>& sizes, const std::vector<int>& index) {
+  int at = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) at = at * sizes[i] + index[i];
+  return static_cast<std::size_t>(at);
+}
+
 class ScheduleRun {
  public:
   // `kept`: of the forward pass; nullptr: this is it.

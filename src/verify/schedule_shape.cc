@@ -104,7 +104,7 @@ class ScheduleShapeCheck {
   // Routed rows are those of the rank's own experts; other rows are of its own tokens, or of its
   // group's, for all experts.
   bool way(const Table& rows, const Table& routing) const {
-    if (!phase_.routed) return std::ranges::count(rows.shape, Dim::ranks) == 0;
+    if (!phase_.routed) return !has(rows, Dim::ranks);
     Shape shape = kByRank;
     shape.insert(shape.end(), rows.shape.end() - 2, rows.shape.end());
     return routing.shape.size() == 2 && late_ && rows.shape == shape;
@@ -112,7 +112,7 @@ class ScheduleShapeCheck {
 
   // Rows that are bound late are bound by counts, which are read last.
   bool bound() {
-    const auto isLate = [&](int table) { return std::ranges::any_of(at(table).shape, boundLate); };
+    const auto isLate = [&](int table) { return hasRuns(at(table)); };
     late_ = std::ranges::any_of(phase_.reads, isLate) || std::ranges::any_of(phase_.writes, isLate);
     const Table& last = at(phase_.reads.back());
     return !late_ || (phase_.reads.size() > 1 && last.element == Element::count64 &&
