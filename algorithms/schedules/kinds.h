@@ -1,6 +1,6 @@
-// What a phase of each kind reads and writes, forward and backward: a row of one table. The printer
-// takes the name from it, the verifier the tables that a phase may have, and mirrored() the
-// backward phase. What a table holds follows from the table alone.
+// What a phase of each kind reads, writes and works on, forward and backward: a row of one table.
+// The printer takes the name from it, the verifier the tables that a phase may have, mirrored() the
+// backward phase, and prices the work. What a table holds follows from the table alone.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,15 @@ inline bool areSomeOf(const Table& rows, const Table& tokens) {
   return rows.held.mp != tokens.held.mp;
 }
 
+// The elements that a phase brings from one place to another.
+enum class Moves : std::uint8_t {
+  none,      // or not worth counting
+  written,   // all that it writes
+  gathered,  // what all choices have, which it adds up by token
+};
+// The weights that a phase multiplies tokens or rows by.
+enum class Weights : std::uint8_t { none, gate, experts, residual };
+
 // Tables of one phase that hold the same have one shape. Tokens and routing are of the same tokens.
 // Counts that bind rows are read behind `reads`, and are not listed.
 struct Signature {
@@ -49,6 +58,8 @@ struct Signature {
   // A backward phase writes the gradients of these reads, or adds to them. Empty: the kind has no
   // backward phase.
   std::vector<std::size_t> gradients = {};
+  Moves moves = Moves::none, movesBackward = Moves::none;
+  Weights weights = Weights::none;
 
   // The tables of a backward phase.
   std::vector<Holds> backwardReads() const;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "algorithms/choice.h"
+#include "algorithms/schedules/kinds.h"
 #include "src/model/alternatives.h"
 
 namespace moeccl {
@@ -259,7 +260,7 @@ Costs LayerModel::costsOf(const ExchangeEstimate& it, int calls) {
 }
 
 Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> passes) {
-  using schedules::Kind;
+  using schedules::Weights;
   const LayerShape& shape = estimate.shape;
   Alternative all{
       nameInChunks(shape.schedule, shape.chunks, shape.routed), {}, 0, estimate.measured};
@@ -284,8 +285,9 @@ Alternative LayerModel::costsOf(const Estimate& estimate, std::span<const Pass> 
         inTurn += it.predicted.seconds();
         if (!phase.routed) continue;
       }
-      const Cost kind = phase.kind == Kind::gate ? forward ? Cost::gateForward : Cost::gateBackward
-                        : phase.kind == Kind::experts || phase.kind == Kind::residual
+      const Weights weights = schedules::signatureOf(phase.kind).weights;
+      const Cost kind = weights == Weights::gate ? forward ? Cost::gateForward : Cost::gateBackward
+                        : weights != Weights::none
                             ? forward ? Cost::expertsForward : Cost::expertsBackward
                         : forward ? Cost::movesForward
                                   : Cost::movesBackward;

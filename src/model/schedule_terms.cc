@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "algorithms/schedules/kinds.h"
 #include "src/model/schedule_list.h"
 
 namespace moeccl {
@@ -118,38 +119,27 @@ class Terms {
   }
 
   void compute(const Phase& phase, LocalFeatures& local) const {
+    const Signature& kind = signatureOf(phase.kind);
     const int read = phase.reads[0], written = phase.writes[0];
-    // The second matrix has as many rows as there are hidden values, the first may have twice as
-    // many columns.
-    const auto hidden =
-        static_cast<double>(shape_.localHidden + shape_.innerOf(shape_.localHidden)) / 2;
-    switch (phase.kind) {
-      case Kind::gate:
-        local[kGate] = tokensOf(table(read)) * embedding_ *
-                       static_cast<double>(gates::logitsPerToken(shape_.gate));
-        break;
-      case Kind::experts:
-        local[kProducts] = count(read) * hidden;
+    const Moves moves = phase.backward ? kind.movesBackward : kind.moves;
+    if (moves == Moves::written) local[kMoves] = count(written);
+    if (moves == Moves::gathered) local[kMoves] = gathered(read, written);
+    if (kind.weights == Weights::gate) {
+      local[kGate] = tokensOf(table(read)) * embedding_ *
+                     static_cast<double>(gates::logitsPerToken(shape_.gate));
+    } else if (kind.weights != Weights::none) {
+      const bool isExperts = kind.weights == Weights::experts;
+      const double hidden = isExperts ? hiddenOfExperts() : static_cast<double>(shape_.residual);
+      local[kProducts] = count(read) * hidden;
+      local[kActivations] = count(read) / embedding_ * hidden;
+      if (isExperts)
         local[kWeights] = size(Dim::localExperts) * embedding_ * hidden / schedule_.chunks;
-        local[kActivations] = count(read) / embedding_ * hidden;
-        break;
-      case Kind::regroup:
-        local[kMoves] = count(written);
-        break;
-      case Kind::permute:
-        local[kMoves] = phase.backward ? gathered(read, written) : count(written);
-        break;
-      case Kind::combine:
-        local[kMoves] = phase.backward ? count(written) : gathered(read, written);
-        break;
-      case Kind::residual:
-        local[kMoves] = count(read);
-        local[kProducts] = count(read) * static_cast<double>(shape_.residual);
-        local[kActivations] = count(read) / embedding_ * static_cast<double>(shape_.residual);
-        break;
-      default:
-        break;
     }
+  }
+  // The second matrix has as many rows as there are hidden values, the first may have twice as many
+  // columns.
+  double hiddenOfExperts() const {
+    return static_cast<double>(shape_.localHidden + shape_.innerOf(shape_.localHidden)) / 2;
   }
   // Each token reads its choices; or each row is added to tokens that were cleared.
   double gathered(int rows, int tokens) const {
