@@ -29,7 +29,7 @@ bool UcxTransport::progressUntil(Condition condition, Clock::time_point deadline
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
     whileClosing();
-    if (!progress()) sleep(static_cast<int>(std::min<std::int64_t>(left, kLongestSleepMs)));
+    if (!progress()) wait(static_cast<int>(std::min<std::int64_t>(left, kLongestSleepMs)));
   }
   return true;
 }

@@ -1,6 +1,8 @@
 // Ranks as processes over UCX. Private to ucx_*.cc and their tests.
 //
-//   ucx_transport.cc  life, data path, waiting
+//   ucx_open.cc       the beginning
+//   ucx_transport.cc  transfers
+//   ucx_sleep.cc      waiting for news
 //   ucx_peers.cc      endpoints, and what happens when a peer is gone
 //   ucx_control.cc    goodbyes and the like, as active messages beside the data
 //   ucx_credit.cc     how much peers may send unasked
@@ -172,8 +174,10 @@ class UcxTransport final : public PollableTransport {
     UcxLoans::Loan* loan;  // of a send
   };
 
-  // ucx_transport.cc
+  // ucx_open.cc
   static void initRequest(void* request);
+
+  // ucx_transport.cc
   static void sendDone(void* request, ucs_status_t status, void* transfer);
   static void recvDone(void* request, ucs_status_t status, const ucp_tag_recv_info_t* info,
                        void* transfer);
@@ -187,8 +191,6 @@ class UcxTransport final : public PollableTransport {
   // Completes sends that UCX calls done once they have left this process.
   bool flush();
   void complete(Transfer* send);
-  bool arm(int* milliseconds);
-  void sleep(int milliseconds);
 
   // ucx_peers.cc
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
