@@ -46,6 +46,8 @@ const RouteAlgorithm* findRouteAlgorithm(std::string_view name);
 
 // Rows name their experts in 15 bits.
 inline constexpr int kMostExperts = 1 << 15;
+// Of a token.
+inline constexpr int kMostChoices = 128;
 
 // Which EP position holds which experts: consecutive ones, and the first `count` % N_EP positions
 // one more than others.

@@ -44,6 +44,7 @@ struct NamedBuffer {
   const char* name;
   const void* at;
   std::size_t bytes;
+  std::size_t element = 0;  // that kernels of GPUs compute with there, if they do
 };
 // Throws Error where a buffer of more than 0 bytes is NULL, or two overlap.
 void requireRoom(std::initializer_list<NamedBuffer> buffers);

@@ -28,7 +28,6 @@ constexpr StructKind<moecclRouteConfig_t> kRouteConfig = {
     "config", "MOECCL_ROUTE_CONFIG_INITIALIZER", MOECCL_ROUTE_CONFIG_MAGIC,
     MOECCL_END_OF(moecclRouteConfig_t, numBuckets), MOECCL_END_OF(moecclRouteConfig_t, wire)};
 
-constexpr int kMostChoices = 128;
 // Tokens that a rank may have in latency mode, where memory is there for all of them.
 constexpr std::int64_t kMostLatencyTokens = 1024;
 constexpr std::int64_t kMostAlignment = 4096;
@@ -135,8 +134,6 @@ void readRows(const moecclRouteConfig_t& config, bool onGpu, RouteShape& shape) 
     refuse(wire, "hidden must then be a multiple of 128, not " + std::to_string(shape.hidden));
 }
 
-void requireFlag(const char* field, int value) { requireBetween(field, value, 0, 1); }
-
 moecclSchedule_t scheduleOf(const char* name) {
   if (name == nullptr || *name == '\0') return moecclScheduleAuto;
   if (const auto schedule = scheduleNamed(name)) return *schedule;
@@ -147,9 +144,9 @@ moecclSchedule_t scheduleOf(const char* name) {
 void readSchedule(const moecclRouteConfig_t& config, const Grid& grid, bool onGpu,
                   RouteShape& shape) {
   const moecclGridShape_t its = {grid.mp, grid.ep, grid.esp, moecclOrderEspEp};
-  requireFlag("sharedTokens", config.sharedTokens);
-  requireFlag("training", config.training);
-  requireFlag("learn", config.learn);
+  requireBetween("sharedTokens", config.sharedTokens, 0, 1);
+  requireBetween("training", config.training, 0, 1);
+  requireBetween("learn", config.learn, 0, 1);
   requireBetween("expertElements", config.expertElements, 0,
                  std::numeric_limits<std::int64_t>::max());
   if (!(config.capacityFactor >= 0) || !std::isfinite(config.capacityFactor))
@@ -214,7 +211,7 @@ void readSchedule(const moecclRouteConfig_t& config, const Grid& grid, bool onGp
 RouteShape routeShapeOf(const moecclRouteConfig_t* theirs, const Grid& grid, bool onGpu) {
   const moecclRouteConfig_t config = readStruct(kRouteConfig, theirs);
   requireBetween("experts", config.experts, 1, routes::kMostExperts);
-  requireBetween("topK", config.topK, 1, kMostChoices);
+  requireBetween("topK", config.topK, 1, routes::kMostChoices);
   requireBetween("weights", config.weights, 0, moecclRouteNumWeights - 1);
   // So that a row has an address whatever its elements are.
   requireBetween("hidden", config.hidden, 1, std::numeric_limits<std::int32_t>::max());

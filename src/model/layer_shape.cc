@@ -8,6 +8,7 @@
 #include <numeric>
 #include <string>
 
+#include "algorithms/routes/route.h"
 #include "src/base/error.h"
 #include "src/base/round_up.h"
 #include "src/base/text.h"
@@ -53,9 +54,6 @@ void checkDropless(const moecclMoeConfig_t& config) {
         "places");
 }
 
-// The bounds of routes: see route.h.
-constexpr std::int64_t kMostRoutedExperts = 32768, kMostRoutedChoices = 128;
-
 void checkRouting(const moecclMoeConfig_t& config) {
   requireRange("tokenRouting", config.tokenRouting, -1, 1);
   if (config.tokenRouting == 0) return;
@@ -65,7 +63,7 @@ void checkRouting(const moecclMoeConfig_t& config) {
   refuseIf(config.dropless == 0, "rows have places in a layer with a capacity; it must be 0");
   if (config.tokenRouting < 0) return;
   refuseIf(config.datatype == moecclFloat64, "token routing has no float64; it must be 0 or -1");
-  refuseIf(config.experts > kMostRoutedExperts || config.topK > kMostRoutedChoices,
+  refuseIf(config.experts > routes::kMostExperts || config.topK > routes::kMostChoices,
            "token routing has up to 32768 experts and 128 choices; it must be 0 or -1");
 }
 
@@ -191,8 +189,8 @@ bool offers(moecclSchedule_t schedule, const LayerShape& shape) {
 }
 
 bool routesUnder(moecclSchedule_t schedule, const LayerShape& shape) {
-  return shape.dropless && shape.datatype != moecclFloat64 && shape.experts <= kMostRoutedExperts &&
-         shape.choices <= kMostRoutedChoices &&
+  return shape.dropless && shape.datatype != moecclFloat64 &&
+         shape.experts <= routes::kMostExperts && shape.choices <= routes::kMostChoices &&
          offers(schedule, schedules::Options{.dropless = true, .routed = true});
 }
 
