@@ -5,11 +5,16 @@
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <string>
 
 namespace moeccl {
 
 using routes::Home;
 using routes::RouteAlgorithm;
+
+std::shared_ptr<const PlanName> RouteCandidate::callName(const char* what) const {
+  return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm->name) + ")");
+}
 
 std::vector<RouteCandidate> candidatesOf(const RouteShape& shape, const Topology& topology,
                                          int rank) {

@@ -1,10 +1,12 @@
 // Which algorithm takes rows, of those that a route may take.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "algorithms/routes/plans.h"
+#include "src/comm/plan_cache.h"
 #include "src/model/route_price.h"
 #include "src/route/route_shape.h"
 
@@ -15,6 +17,9 @@ struct RouteCandidate {
   routes::Way way;
   routes::Paths paths;
   bool relays;  // whether rows go by others: the same on all ranks
+
+  // "token dispatch (node)".
+  std::shared_ptr<const PlanName> callName(const char* what) const;
 };
 
 // At least one.

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <vector>
+
+#include "src/comm/communicator.h"
+#include "src/route/route_shape.h"
 
 namespace moeccl {
 
-// What each gets of `room`, of which it takes multiples of `unit`: none more than it wants, and
-// those that do not get all equally much, but for a unit each that the first of them get more.
-std::vector<std::int64_t> sharesOf(std::span<const std::int64_t> wants, std::int64_t room,
-                                   std::int64_t unit);
+// Sets the choices [tokens][choices] to -1 for which the ranks of their experts have no room
+// (config.maxRows), and returns how many those are. Collective, under this name.
+std::int64_t admit(Communicator& communicator, const RouteShape& shape,
+                   const std::shared_ptr<const PlanName>& name, std::vector<std::int32_t>& choices);
 
 }  // namespace moeccl

@@ -1,5 +1,5 @@
 // Begins a pass in throughput mode: ranks tell each other their counts, choose an algorithm, and
-// send lists of rows by way of the relays. Calls run the plans that follow from these.
+// send lists of rows. Calls run the plans that follow from these.
 #include "src/route/throughput_pass.h"
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "src/base/error.h"
 #include "src/base/log.h"
 #include "src/comm/agreement.h"
+#include "src/route/relay_lists.h"
 #include "src/route/row_room.h"
 #include "src/route/tells.h"
 
@@ -19,21 +20,14 @@ namespace {
 
 using routes::Here;
 using routes::Home;
-using routes::IndexedRows;
 using routes::Knowledge;
 using routes::Relay;
-using routes::RouteAlgorithm;
-using routes::RowList;
 
 // A rank first tells each other rank its counts of rows, and how many entries of rows it will send
 // to that rank, by candidate.
 constexpr std::size_t kCounts = sizeof(RouteCounts) / sizeof(std::int32_t);
 // Instead of a number of tokens: the rank's routing is wrong.
 constexpr std::int32_t kWrong = -1;
-
-std::shared_ptr<const PlanName> nameOf(const char* what, const RouteAlgorithm& algorithm) {
-  return std::make_shared<PlanName>(std::string(what) + " (" + std::string(algorithm.name) + ")");
-}
 
 // The name of a Begin, which differs on ranks that begin passes of different routes. It is short
 // because errors name two.
@@ -86,9 +80,8 @@ ThroughputPass::ThroughputPass(Communicator& communicator, const RouteShape& sha
       plans_(std::make_shared<Plans>()) {}
 
 // All ranks tell all others, so that they choose alike.
-const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const Routing& routing,
-                                             const Home& home,
-                                             std::vector<std::int32_t>& entriesFrom, int* chunks) {
+ThroughputPass::Chosen ThroughputPass::choose(Communicator& communicator, const Routing& routing,
+                                              const Home& home) const {
   const auto ranks = static_cast<std::size_t>(topology_.ranks());
   const std::size_t numbers = kCounts + candidates_.size();
   std::vector<std::int32_t> tells(ranks * numbers), told(ranks * numbers);
@@ -117,166 +110,37 @@ const RouteCandidate& ThroughputPass::choose(Communicator& communicator, const R
     agree(oob, routing.wrong);  // throws
   }
   const RouteCandidate& best = cheapest(candidates_, prices_, topology_, shape_, all);
-  *chunks =
-      routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.sentRowBytes());
   const auto index = static_cast<std::size_t>(&best - candidates_.data());
-  entriesFrom.resize(ranks);
+  std::vector<std::int32_t> entriesFrom;
   for (std::size_t rank = 0; rank < ranks; ++rank)
-    entriesFrom[rank] = told[rank * numbers + kCounts + index];
-  return best;
-}
-
-// Ranks of experts say how many choices they have room for. Shards of an expert get the same
-// choices, so they say the same.
-const std::int32_t* ThroughputPass::admit(Communicator& communicator, const Routing& routing,
-                                          std::int64_t tokens) {
-  if (shape_.maxRows == 0) return routing.experts;
-  admitted_.assign(routing.experts, routing.experts + tokens * shape_.choices);
-  dropped_ = 0;
-  const auto ranks = static_cast<std::size_t>(topology_.ranks());
-  // The first positions have the most experts.
-  const auto most = static_cast<std::size_t>(shape_.experts.begin(1));
-  std::vector<std::int32_t> tells(ranks * most), told(ranks * most);
-  std::vector<std::int32_t> chosen(static_cast<std::size_t>(shape_.experts.count));
-  for (const std::int32_t expert : admitted_)
-    if (expert >= 0) ++chosen[static_cast<std::size_t>(expert)];
-  const auto firstOf = [&](std::size_t rank) { return shape_.firstExpert(static_cast<int>(rank)); };
-  const auto countOf = [&](std::size_t rank) {
-    return static_cast<std::size_t>(shape_.localExperts(static_cast<int>(rank)));
-  };
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    std::copy_n(chosen.begin() + firstOf(rank), countOf(rank), &tells[rank * most]);
-  const auto tell = [&] {
-    tellEachOther(communicator, roomName_, tells.data(), told.data(), most * sizeof(std::int32_t));
-  };
-  tell();
-
-  const std::size_t own = countOf(static_cast<std::size_t>(rank_));
-  std::vector<std::int64_t> wants(own, 0), ofExpert(ranks);
-  for (std::size_t expert = 0; expert < own; ++expert)
-    for (std::size_t rank = 0; rank < ranks; ++rank) wants[expert] += told[rank * most + expert];
-  const std::vector<std::int64_t> shares = sharesOf(wants, shape_.maxRows, shape_.alignment);
-  for (std::size_t expert = 0; expert < own; ++expert) {
-    for (std::size_t rank = 0; rank < ranks; ++rank) ofExpert[rank] = told[rank * most + expert];
-    const std::vector<std::int64_t> gives = sharesOf(ofExpert, shares[expert], 1);
-    for (std::size_t rank = 0; rank < ranks; ++rank)
-      tells[rank * most + expert] = static_cast<std::int32_t>(gives[rank]);
-  }
-  tell();
-
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    std::copy_n(&told[rank * most], countOf(rank), chosen.begin() + firstOf(rank));
-  for (std::int32_t& expert : admitted_)
-    if (expert >= 0 && --chosen[static_cast<std::size_t>(expert)] < 0) {
-      expert = -1;
-      ++dropped_;
-    }
-  return admitted_.data();
-}
-
-std::vector<std::byte> ThroughputPass::packed(const RowList& list) const {
-  std::vector<std::byte> bytes(
-      routes::packedBytes(list.chunks, list.sources, list.entries(), shape_.hasWeights()));
-  routes::pack(list, shape_.hasWeights(), bytes.data());
-  return bytes;
-}
-
-// Room for a list of so many sources that comes from a rank; none where that is this rank.
-std::vector<std::byte> ThroughputPass::roomFor(int from, int chunks, int sources,
-                                               const std::vector<std::int32_t>& entriesFrom) const {
-  if (from == rank_) return {};
-  return std::vector<std::byte>(routes::packedBytes(
-      chunks, sources, entriesFrom[static_cast<std::size_t>(from)], shape_.hasWeights()));
-}
-
-RowList ThroughputPass::read(const RankBytes& part, int chunks, int sources,
-                             const std::vector<std::int32_t>& entriesFrom) const {
-  RowList list;
-  routes::unpack(part.bytes, chunks, sources, entriesFrom[static_cast<std::size_t>(part.rank)],
-                 shape_.hasWeights(), shape_.experts.count, &list);
-  return list;
-}
-
-// The lists of the rank's own rows go to the relays.
-std::vector<RowList> ThroughputPass::tellRelays(
-    Communicator& communicator, const State& state, int chunks,
-    const std::vector<std::int32_t>& entriesFrom) const {
-  const RouteCandidate& candidate = state.chosen;
-  const std::vector<int>& sources =
-      candidate.paths.relayed[static_cast<std::size_t>(topology_.nodeOf(rank_))];
-  if (!candidate.relays) return std::vector<RowList>(sources.size());
-  std::vector<RankBytes> sends, receives;
-  for (int node = 0; node < topology_.nodes(); ++node)
-    if (const int relay = relayOf(topology_, candidate.way, rank_, node); relay != rank_)
-      sends.push_back({relay, packed(state.home.of(node).rows.list)});
-  for (const int source : sources)
-    receives.push_back({source, roomFor(source, chunks, 1, entriesFrom)});
-  communicator.exchange(nameOf("route: rows to relays", *candidate.algorithm), sends, receives);
-  std::vector<RowList> lists;
-  for (const RankBytes& part : receives)
-    lists.push_back(part.rank == rank_ ? RowList{} : read(part, chunks, 1, entriesFrom));
-  return lists;
-}
-
-// How many entries come from each relay, where only that knows.
-void ThroughputPass::countFromRelays(Communicator& communicator, const State& state,
-                                     std::vector<std::int32_t>& entriesFrom) const {
-  std::vector<RankBytes> sends, receives;
-  for (const Relay::Destination& to : state.relay->destinations) {
-    const std::int32_t entries = to.rows.list.entries();
-    RankBytes told{to.rank, std::vector<std::byte>(sizeof entries)};
-    std::memcpy(told.bytes.data(), &entries, sizeof entries);
-    sends.push_back(std::move(told));
-  }
-  for (const auto& [relay, sources] : state.chosen.paths.relays)
-    receives.push_back({relay, std::vector<std::byte>(sizeof(std::int32_t))});
-  communicator.exchange(nameOf("route: counts in nodes", *state.chosen.algorithm), sends, receives);
-  for (const RankBytes& part : receives)
-    if (part.rank != rank_)
-      std::memcpy(&entriesFrom[static_cast<std::size_t>(part.rank)], part.bytes.data(),
-                  sizeof(std::int32_t));
-}
-
-// The lists of what the rank's own experts get come from the relays.
-std::vector<RowList> ThroughputPass::hearRelays(
-    Communicator& communicator, const State& state, int chunks,
-    const std::vector<std::int32_t>& entriesFrom) const {
-  const routes::Paths& paths = state.chosen.paths;
-  std::vector<RankBytes> sends, receives;
-  for (const Relay::Destination& to : state.relay->destinations)
-    if (to.rank != rank_) sends.push_back({to.rank, packed(to.rows.list)});
-  for (const auto& [relay, sources] : paths.relays)
-    receives.push_back(
-        {relay, roomFor(relay, chunks, static_cast<int>(sources.size()), entriesFrom)});
-  communicator.exchange(nameOf("route: rows", *state.chosen.algorithm), sends, receives);
-  std::vector<RowList> lists;
-  for (std::size_t i = 0; i < receives.size(); ++i)
-    lists.push_back(receives[i].rank == rank_
-                        ? state.relay->to(rank_)->rows.list
-                        : read(receives[i], chunks, static_cast<int>(paths.relays[i].second.size()),
-                               entriesFrom));
-  return lists;
+    entriesFrom.push_back(told[rank * numbers + kCounts + index]);
+  return {best,
+          routeChunks(topology_, {best.relays, best.way.rowPerChoice}, all, shape_.sentRowBytes()),
+          std::move(entriesFrom)};
 }
 
 void ThroughputPass::begin(Communicator& communicator, const Routing& routing, void*) {
   const std::int64_t tokens = routing.wrong ? 0 : routing.tokens;
-  const std::int32_t* const chosen = admit(communicator, routing, tokens);
+  const std::int32_t* chosen = routing.experts;
+  if (shape_.maxRows > 0) {
+    admitted_.assign(chosen, chosen + tokens * shape_.choices);
+    dropped_ = admit(communicator, shape_, roomName_, admitted_);
+    chosen = admitted_.data();
+  }
   Home home(topology_, shape_.experts, chosen, routing.floats(), static_cast<std::int32_t>(tokens),
             shape_.choices);
-  std::vector<std::int32_t> entriesFrom(static_cast<std::size_t>(topology_.ranks()), 0);
-  int chunks = 1;
-  const RouteCandidate& candidate = choose(communicator, routing, home, entriesFrom, &chunks);
-  home.cut(chunks);
-  const auto state = std::make_shared<State>(candidate, std::move(home));
+  Chosen how = choose(communicator, routing, home);
+  home.cut(how.chunks);
+  const auto state = std::make_shared<State>(how.candidate, std::move(home));
   for (std::int32_t token = 0; token < tokens; ++token)
     if (state->home.nodesOf(token) == 0) state->dropped.push_back(token);
   for (std::int32_t choice = 0; choice < tokens * shape_.choices; ++choice)
     if (chosen[choice] < 0) state->notChosen.push_back(choice);
-  state->relay.emplace(topology_, shape_.experts, candidate.way, candidate.paths, rank_,
-                       state->home, tellRelays(communicator, *state, chunks, entriesFrom));
-  if (candidate.relays) countFromRelays(communicator, *state, entriesFrom);
-  state->here.emplace(shape_.experts, candidate.paths, rank_, topology_.ranks(),
-                      hearRelays(communicator, *state, chunks, entriesFrom), shape_.alignment);
+  RelayLists lists(communicator, shape_, how.candidate, how.chunks, std::move(how.entriesFrom));
+  state->relay.emplace(topology_, shape_.experts, how.candidate.way, how.candidate.paths, rank_,
+                       state->home, lists.toRelays(state->home));
+  state->here.emplace(shape_.experts, how.candidate.paths, rank_, topology_.ranks(),
+                      lists.fromRelays(*state->relay), shape_.alignment);
 
   loads_.add(tokens * shape_.choices, routing.experts);
   loads_.addRows(state->here->rows());
@@ -289,8 +153,7 @@ void ThroughputPass::begin(Communicator& communicator, const Routing& routing, v
   plans_ = std::move(plans);
   log(LogLevel::trace, {rank_, topology_.ranks()},
       "route: %lld tokens, %lld rows come, by %s in %d chunks", static_cast<long long>(tokens),
-      static_cast<long long>(roomForRows()), std::string(candidate.algorithm->name).c_str(),
-      chunks);
+      static_cast<long long>(roomForRows()), algorithmName(), how.chunks);
 }
 
 std::int64_t ThroughputPass::roomForRows() const { return state_->here->rows(); }
@@ -309,13 +172,13 @@ const float* ThroughputPass::rowWeights() const {
 
 std::int64_t ThroughputPass::tokens() const { return state_->home.tokens(); }
 
-const RouteAlgorithm& ThroughputPass::algorithm() const { return *state_->chosen.algorithm; }
+const char* ThroughputPass::algorithmName() const { return state_->chosen.algorithm->name.data(); }
 
 RowsCall ThroughputPass::dispatching(const void* tokens, void* rows, std::size_t rowBytes,
                                      const std::shared_ptr<const PlanName>& inside) {
   if (!plans_->dispatch)
     plans_->dispatch =
-        ownPlan(nameOf("token dispatch", algorithm()),
+        ownPlan(state_->chosen.callName("token dispatch"),
                 dispatchPlan(state_->known(topology_, rank_)), plans_->oldDispatch.get());
   RowsCall call{{tokens, rows, rowBytes}};
   call.plan = plans_->dispatch;
@@ -370,7 +233,7 @@ RowsCall ThroughputPass::combining(const void* rows, void* output, std::size_t r
                                    moecclDataType_t datatype) {
   if (!plans_->combine) {
     routes::CombinePlan made = combinePlan(state_->known(topology_, rank_));
-    plans_->combine = ownPlan(nameOf("token combine", algorithm()), std::move(made.plan),
+    plans_->combine = ownPlan(state_->chosen.callName("token combine"), std::move(made.plan),
                               plans_->oldCombine.get());
     plans_->weights = std::move(made.weights);
   }
@@ -409,7 +272,7 @@ void ThroughputPass::addUp(Communicator& communicator, const float* rows, float*
 
 RowsCall ThroughputPass::returning(const float* ofRows, void* ofChoices) {
   if (!plans_->back)
-    plans_->back = ownPlan(nameOf("route: gradients of weights", algorithm()),
+    plans_->back = ownPlan(state_->chosen.callName("route: gradients of weights"),
                            returnPlan(state_->known(topology_, rank_)), plans_->oldBack.get());
   RowsCall call{{ofRows, ofChoices, sizeof(float), moecclFloat32}};
   call.plan = plans_->back;

@@ -26,7 +26,7 @@ class ThroughputPass final : public RoutePass {
   const float* rowWeights() const override;
   std::int64_t tokens() const override;
   std::int64_t dropped() const override { return dropped_; }
-  const char* algorithmName() const override { return algorithm().name.data(); }
+  const char* algorithmName() const override;
 
   void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override;
   void combine(Communicator& communicator, const void* rows, void* output, bool forward,
@@ -52,26 +52,14 @@ class ThroughputPass final : public RoutePass {
   struct State;  // of a routing
   struct Plans;
 
-  const routes::RouteAlgorithm& algorithm() const;
-  const RouteCandidate& choose(Communicator& communicator, const Routing& routing,
-                               const routes::Home& home, std::vector<std::int32_t>& entriesFrom,
-                               int* chunks);
-  // The choices that there is room for.
-  const std::int32_t* admit(Communicator& communicator, const Routing& routing,
-                            std::int64_t tokens);
-  std::vector<std::byte> packed(const routes::RowList& list) const;
-  std::vector<std::byte> roomFor(int from, int chunks, int sources,
-                                 const std::vector<std::int32_t>& entriesFrom) const;
-  routes::RowList read(const RankBytes& part, int chunks, int sources,
-                       const std::vector<std::int32_t>& entriesFrom) const;
-  std::vector<routes::RowList> tellRelays(Communicator& communicator, const State& state,
-                                          int chunks,
-                                          const std::vector<std::int32_t>& entriesFrom) const;
-  void countFromRelays(Communicator& communicator, const State& state,
-                       std::vector<std::int32_t>& entriesFrom) const;
-  std::vector<routes::RowList> hearRelays(Communicator& communicator, const State& state,
-                                          int chunks,
-                                          const std::vector<std::int32_t>& entriesFrom) const;
+  // How a routing's rows go, which all ranks choose alike, and how many entries of rows each rank
+  // sends to this one.
+  struct Chosen {
+    const RouteCandidate& candidate;
+    int chunks;
+    std::vector<std::int32_t> entriesFrom;
+  };
+  Chosen choose(Communicator& communicator, const Routing& routing, const routes::Home& home) const;
   void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
                 const std::shared_ptr<const PlanName>& inside, void* stream);
   // The same of rows of config.hidden elements, which travel as the route says.
