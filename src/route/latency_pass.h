@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -41,6 +42,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
                void* stream) override;
 
  private:
+  // latency_dispatch.cc
   class Dispatch final : public Content {
    public:
     explicit Dispatch(LatencyPass& pass) : pass_(pass) {}
@@ -64,6 +66,7 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
     std::vector<const std::byte*> arrived_;  // by relay of what is here
     bool relayFilled_ = false;
   };
+  // latency_combine.cc
   class Combine final : public Content {
    public:
     explicit Combine(LatencyPass& pass) : pass_(pass) {}
@@ -91,6 +94,13 @@ class LatencyPass final : public RoutePass, public std::enable_shared_from_this<
     std::vector<float> weights_;             // of those
   };
 
+  static std::size_t bytesOf(std::int64_t rows, std::size_t rowBytes) {
+    return static_cast<std::size_t>(rows) * rowBytes;
+  }
+  static void copyRow(std::byte*& to, const std::byte* from, std::size_t bytes) {
+    std::memcpy(to, from, bytes);
+    to += bytes;
+  }
   // Reads a letter of a list from `sources` sources; nullptr where it is none.
   const std::byte* read(const std::byte* from, std::size_t bytes, int sources, bool weighted,
                         routes::IndexedRows* rows) const;
