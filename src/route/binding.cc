@@ -1,5 +1,5 @@
-// Finds out which tables of a pass may share memory. Parts lie in wholes, phases work in place, and
-// tables that are never in use at once take turns in a buffer.
+// Finds out which tables of a pass lie in which: parts in wholes, and what a phase makes in what it
+// reads.
 #include "src/route/binding.h"
 
 #include <algorithm>
@@ -13,14 +13,6 @@ bool contains(const std::vector<int>& list, int value) {
 }
 
 }  // namespace
-
-// Tables that share memory, and when it is used.
-struct Binding::Set {
-  int root = -1;
-  std::int64_t bytes = 0;
-  bool late = false, kept = false, own = false;
-  std::vector<std::size_t> phases;  // that touch it; the number of phases: the end of the pass
-};
 
 bool lieAlike(const Shape& one, const Shape& other, const Sizes& sizes) {
   const auto essential = [&](Shape shape) {
@@ -60,7 +52,7 @@ Binding::Binding(const Schedule& schedule, const Sizes& sizes, const Groups& gro
     copiesOutput_ = true;
     storageOf(schedule.output) = Storage::buffers;
   }
-  assign(sets());
+  makeBuffers();
 }
 
 int Binding::ranksOf(GroupKind group) const { return groups_.of(group).ranks; }
@@ -341,80 +333,6 @@ bool Binding::outputIsFree() const {
         return false;
   }
   return true;
-}
-
-std::vector<Binding::Set> Binding::sets() const {
-  std::vector<Set> sets(storages_.size());
-  for (int i = 0; i < static_cast<int>(sets.size()); ++i) {
-    Set& set = sets[static_cast<std::size_t>(root(i))];
-    if (!isOpen(i) || table(root(i)).role == Role::kept) continue;
-    set.root = root(i);
-    set.bytes = std::max(set.bytes, offset(i) + bytes(i));
-    set.late |= late(i);
-    set.kept |= kept_[static_cast<std::size_t>(i)];
-    for (std::size_t at = 0; at < schedule_.phases.size(); ++at) {
-      const Phase& phase = schedule_.phases[at];
-      const auto touched = [&](int it) {
-        return it == i || places_[static_cast<std::size_t>(it)].of == i;
-      };
-      if (std::ranges::any_of(phase.reads, touched) || std::ranges::any_of(phase.writes, touched))
-        set.phases.push_back(at);
-    }
-    // Behind the pass the output is copied, and gradients of weights are added to the caller's.
-    if (i == schedule_.output || isOfWeights(table(i)))
-      set.phases.push_back(schedule_.phases.size());
-  }
-  std::erase_if(sets, [](const Set& set) { return set.root < 0; });
-  for (Set& set : sets) {
-    std::ranges::sort(set.phases);
-    set.own = set.kept;
-    for (std::size_t at = 0; at < schedule_.phases.size() && !set.phases.empty(); ++at)
-      set.own |= schedule_.phases[at].kind == Kind::experts && set.phases.front() <= at &&
-                 at <= set.phases.back();
-  }
-  return sets;
-}
-
-void Binding::assign(std::vector<Set> sets) {
-  std::ranges::stable_sort(sets, std::greater<>(), &Set::bytes);
-  std::vector<std::vector<const Set*>> users(buffers_.size());
-  const auto apart = [&](const Set& one, const Set& other) {
-    const auto before = [&](const Set& first, const Set& then) {
-      return std::ranges::all_of(first.phases, [&](std::size_t a) {
-        return std::ranges::all_of(then.phases, [&](std::size_t b) { return endsBefore(a, b); });
-      });
-    };
-    return before(one, other) || before(other, one);
-  };
-  for (const Set& set : sets) {
-    std::size_t choice = buffers_.size();
-    for (std::size_t i = 0; i < buffers_.size() && choice == buffers_.size(); ++i) {
-      const PassBuffer& it = buffers_[i];
-      if (set.kept || it.kept || it.late != set.late || it.own != set.own) continue;
-      if (std::ranges::all_of(users[i], [&](const Set* other) { return apart(set, *other); }))
-        choice = i;
-    }
-    if (choice == buffers_.size()) {
-      buffers_.push_back({0, set.late, set.own, set.kept});
-      users.emplace_back();
-    }
-    buffers_[choice].bytes = std::max(buffers_[choice].bytes, set.bytes);
-    users[choice].push_back(&set);
-    places_[static_cast<std::size_t>(set.root)].buffer = static_cast<int>(choice);
-  }
-  for (int i = 0; i < static_cast<int>(places_.size()); ++i) {
-    const int under = root(i);
-    Place& place = places_[static_cast<std::size_t>(i)];
-    const int view = place.of;
-    const std::int64_t own = under == i ? place.offset : 0;
-    place = places_[static_cast<std::size_t>(under)];
-    place.storage = storages_[static_cast<std::size_t>(under)];
-    place.of = view;
-    if (under != i)
-      place.offset = places_[static_cast<std::size_t>(under)].offset + offset(i);
-    else
-      place.offset = own;
-  }
 }
 
 }  // namespace moeccl::schedules

@@ -102,8 +102,9 @@ class Binding {
   bool endsBefore(std::size_t phase, std::size_t other) const;
   bool outputIsFree() const;
 
+  // pass_buffers.cc
   std::vector<Set> sets() const;
-  void assign(std::vector<Set> sets);
+  void makeBuffers();
 
   const Schedule& schedule_;
   const Sizes& sizes_;

@@ -1,11 +1,7 @@
-// Runs the phases of a pass in order: waits for streams, binds rows and grows buffers once counts
-// are known, and stops at the experts. Other files run exchanges (exchanges.cc), moves (moves.cc)
-// and token routing (routed_phases.cc), and tell what runs when around the caller's experts
-// (around_experts.cc).
+// Runs the phases of a pass in order, which wait for streams, and stops at the experts.
 #include "src/route/pass_run.h"
 
 #include <algorithm>
-#include <new>
 
 namespace moeccl::schedules {
 namespace {
@@ -58,53 +54,6 @@ void PassRun::makeStreams() {
   queued_.resize(streams);
 }
 
-void PassRun::makeRoom() {
-  for (PassMemory* memory : {&own_, &shared_}) memory->resize(buffers().size());
-  for (std::size_t i = 0; i < buffers().size(); ++i) reserve(i, buffers()[i].bytes);
-  if (keptRoom() > 0) reserveKept();
-  std::size_t widest = 0;
-  eachHalf([&](const Half& half) {
-    times_.resize(std::max(times_.size(), half.schedule().phases.size() + 1));
-    for (const Phase& phase : half.schedule().phases)
-      widest = std::max({widest, phase.reads.size(), phase.writes.size()});
-  });
-  reads_.resize(widest);
-  writes_.resize(widest);
-  first_ = std::make_unique<bool[]>(widest);
-  begins_.resize(static_cast<std::size_t>(sizes_.at(Dim::localExperts)) + 1);
-  const auto runs = static_cast<std::size_t>(
-      elementCount({groups_.esp.ranks, groups_.ep.ranks, sizes_.at(Dim::localExperts)}));
-  hostCounts_.resize(runs);
-  copies_.reserve(runs);
-  runs_.reserve(runs);
-  const auto most = static_cast<std::size_t>(std::max(groups_.ep.ranks, groups_.esp.ranks));
-  for (auto* list : {&sendCounts_, &sendBegins_, &recvCounts_, &recvBegins_}) list->resize(most);
-}
-
-// Rows are the rank's own until they cross to their experts, and again once they are back.
-void PassRun::makeLayouts(Half& half, const Half* forward) {
-  const Schedule& schedule = half.schedule();
-  half.written.resize(schedule.tables.size());
-  half.layouts.resize(schedule.tables.size());
-  std::vector<bool> own(schedule.tables.size());
-  for (std::size_t i = 0; i < own.size() && forward != nullptr; ++i)
-    for (std::size_t j = 0; j < forward->layouts.size(); ++j)
-      if (forward->layouts[j] && forward->schedule().tables[j].name == schedule.tables[i].name)
-        own[i] = forward->layouts[j]->isOwn();
-  for (const Phase& phase : schedule.phases) {
-    // Routing brings rows at once to where they are given.
-    const bool makesRows = !phase.routed && (phase.kind == Kind::permute ||
-                                             (phase.kind == Kind::combine && phase.backward));
-    const bool crosses = phase.kind == Kind::exchange && phase.collective == Collective::allToAll;
-    const auto read = static_cast<std::size_t>(phase.reads[0]);
-    own[static_cast<std::size_t>(phase.writes[0])] = makesRows || own[read] != crosses;
-  }
-  for (std::size_t i = 0; i < own.size(); ++i)
-    if (hasRuns(schedule.tables[i]))
-      half.layouts[i].emplace(schedule.tables[i].shape, own[i],
-                              counts_[static_cast<std::size_t>(schedule.tables[i].chunk)]);
-}
-
 void PassRun::findGradients(Half& half) {
   for (int i = 0; i < static_cast<int>(half.schedule().tables.size()); ++i) {
     const Table& it = half.schedule().tables[static_cast<std::size_t>(i)];
@@ -116,95 +65,6 @@ void PassRun::findGradients(Half& half) {
         }))
       half.gradients.push_back(i);
   }
-}
-
-void PassRun::reserve(std::size_t buffer, std::int64_t bytes) {
-  PassMemory& memory = memoryFor(buffer);
-  std::size_t& room = memory.room[buffer];
-  const auto needed = static_cast<std::size_t>(bytes);
-  if (needed <= room) return;
-  const bool dropless = buffers()[buffer].late && keptRoom() == 0;
-  const auto textOf = [&](const std::string& why) {
-    const std::int64_t embedding = sizes_.at(Dim::embedding);
-    return "there is no memory for " + std::to_string(bytes / embedding / mover_.elementBytes()) +
-           " rows of " + std::to_string(embedding) +
-           " elements, which experts of this rank are given or their tokens need; the layer is "
-           "dropless, so a hot expert is given all that choose it" +
-           why;
-  };
-  try {
-    mover_.grow(memory.memory[buffer], room, needed);
-  } catch (const std::bad_alloc&) {
-    if (!dropless) throw;
-    throw Error(moecclSystemError, textOf(""));
-  } catch (const Error& e) {  // a GPU's
-    if (!dropless) throw;
-    throw Error(e.result(), textOf(std::string(": ") + e.what()));
-  }
-}
-
-// Where choices can be dropped there is room for all rows from the beginning.
-void PassRun::reserveKept() {
-  const std::int64_t row = sizes_.at(Dim::embedding) * mover_.elementBytes();
-  for (std::size_t i = 0; i < buffers().size(); ++i) {
-    const PassBuffer& buffer = buffers()[i];
-    if (!buffer.late) continue;
-    const std::int64_t one = std::min(keptRoom(), sizes_.at(Dim::tokens));
-    reserve(i, (buffer.kept ? keptRoom() : one) * row);
-  }
-}
-
-void* PassRun::at(int index) const {
-  const Place& place = half_->binding.place(index);
-  std::byte* base = nullptr;
-  switch (place.storage) {
-    case Storage::nothing:
-    case Storage::view:
-      return nullptr;
-    case Storage::input:
-      base = static_cast<std::byte*>(const_cast<void*>(callers_.input));
-      break;
-    case Storage::output:
-      base = static_cast<std::byte*>(callers_.output);
-      break;
-    case Storage::rows:
-      base = static_cast<std::byte*>(callers_.rows);
-      break;
-    case Storage::results:
-      base = static_cast<std::byte*>(const_cast<void*>(callers_.results));
-      break;
-    case Storage::again:
-      base = static_cast<std::byte*>(const_cast<void*>(callers_.again));
-      break;
-    case Storage::sums:
-      if (work_.own() != nullptr) base = reinterpret_cast<std::byte*>(work_.own()->sums());
-      break;
-    case Storage::buffers: {
-      const auto buffer = static_cast<std::size_t>(place.buffer);
-      base = static_cast<std::byte*>(memoryFor(buffer).memory[buffer].get());
-      if (expert_ >= 0 && buffers()[buffer].kept && has(table(index), Dim::keptRows))
-        base += work_.keptBegins()[static_cast<std::size_t>(expert_)] * sizes_.at(Dim::embedding) *
-                mover_.elementBytes();
-      break;
-    }
-  }
-  return base == nullptr ? nullptr : base + place.offset;
-}
-
-std::int64_t PassRun::rowsOf(int index) const {
-  if (hasRuns(table(index))) return layout(index).rows();
-  const std::span<const std::int64_t> begins = work_.keptBegins();
-  const auto buffer = static_cast<std::size_t>(half_->binding.place(index).buffer);
-  if (buffers()[buffer].kept || expert_ < 0) return begins.back();
-  std::int64_t most = 0;
-  for (std::size_t i = 0; i + 1 < begins.size(); ++i)
-    most = std::max(most, begins[i + 1] - begins[i]);
-  return most;
-}
-
-std::int64_t PassRun::elements(int index) const {
-  return half_->binding.late(index) ? rowsOf(index) * sizes_.at(Dim::embedding)
-                                    : sizes_.elements(table(index).shape);
 }
 
 void PassRun::start(Pass pass, const Callers& callers, moecclStream_t stream, Part part) {
@@ -282,93 +142,6 @@ void PassRun::step() {
     next_ = firstOfExpert_;
   else
     expert_ = -1;
-}
-
-// Before a phase that deals with rows: finds out how many there are, and makes room for those that
-// the phase makes.
-void PassRun::bind(const Phase& phase) {
-  if (!bindRowsOf(phase)) return;
-  for (const int made : phase.writes) reserveRows(made);
-}
-
-// Whether the phase deals with rows that are bound late.
-bool PassRun::bindRowsOf(const Phase& phase) {
-  const auto late = [&](int index) { return half_->binding.late(index); };
-  if (std::ranges::none_of(phase.reads, late) && std::ranges::none_of(phase.writes, late))
-    return false;
-  const int counts = phase.reads.back();
-  if (table(counts).element == Element::count64 && table(counts).role == Role::made)
-    bindRows(counts);
-  return true;
-}
-
-void PassRun::reserveRows(int index) {
-  const Place& place = half_->binding.place(index);
-  if (!half_->binding.late(index) || place.storage != Storage::buffers) return;
-  const auto buffer = static_cast<std::size_t>(place.buffer);
-  const std::int64_t bytes = elements(index) * mover_.elementBytes() * summands(index);
-  if (static_cast<std::size_t>(bytes) <= memoryFor(buffer).room[buffer]) return;
-  // Queued work may still use what lay there. The phase that is next counts as queued.
-  for (std::size_t i = 1; i < queued_.size(); ++i) {
-    if (joined_[i] >= queued_[i]) continue;
-    join(static_cast<int>(i), schedule().phases[static_cast<std::size_t>(queued_[i])].name);
-    joined_[i] = std::min(joined_[i], static_cast<int>(next_) - 1);
-  }
-  reserve(buffer, bytes);
-}
-
-// Where the host waits for streams, it does so once, for the counts of all chunks: rows of one that
-// are queued would be waited for, too.
-void PassRun::bindRows(int counts) {
-  if (bound_[static_cast<std::size_t>(table(counts).chunk)] != 0) return;
-  if (!mover_.onStreams()) return bindChunk(counts);
-  std::vector<int> arrived{counts};
-  for (std::size_t i = 0; i < next_; ++i) {
-    const Phase& phase = schedule().phases[i];
-    const int made = phase.writes.empty() ? counts : phase.writes[0];
-    if (made == counts || table(made).name != table(counts).name) continue;
-    if (phase.stream != 0 && joined_[static_cast<std::size_t>(phase.stream)] < static_cast<int>(i))
-      join(phase.stream, phase.name);
-    arrived.push_back(made);
-  }
-  for (const int each : arrived) bindChunk(each);
-}
-
-void PassRun::bindChunk(int counts) {
-  const int chunk = table(counts).chunk;
-  char& bound = bound_[static_cast<std::size_t>(chunk)];
-  if (bound != 0) return;
-  bound = 1;
-  if (at(counts) != nullptr) readCounts(counts);
-  eachHalf([&](Half& half) {
-    for (std::size_t i = 0; i < half.layouts.size(); ++i)
-      if (half.layouts[i] && half.schedule().tables[i].chunk == chunk) half.layouts[i]->bind();
-  });
-  // Nothing but this chunk's rows lies there: all of it grows while nothing is under way.
-  if (counts_.size() == 1)
-    for (int i = 0; i < static_cast<int>(schedule().tables.size()); ++i)
-      if (table(i).role != Role::kept) reserveRows(i);
-}
-
-// The one wait of the chunk: what the gate has counted is there then, too.
-void PassRun::readCounts(int index) {
-  const auto chunk = static_cast<std::size_t>(table(index).chunk);
-  const int ownCounts = ownCounts_[chunk];
-  const std::span given(hostCounts_.data(), static_cast<std::size_t>(elements(index)));
-  mover_.toHost(hostCounts_.data(), at(index), given.size_bytes(), stream_);
-  counts_[chunk].setGiven(given, table(index).shape);
-  const std::span own(hostCounts_.data(), static_cast<std::size_t>(elements(ownCounts)));
-  work_.readCounts(table(ownCounts), own);
-  counts_[chunk].setOwn(own, table(ownCounts).shape);
-}
-
-// A reduce-scatter of rows gets all summands before it adds them.
-std::int64_t PassRun::summands(int index) const {
-  for (const Phase& phase : schedule().phases)
-    if (phase.kind == Kind::exchange && phase.collective == Collective::reduceScatter &&
-        phase.writes[0] == index)
-      return groups_.of(phase.group).ranks;
-  return 1;
 }
 
 void PassRun::wait(std::size_t index) {
@@ -459,77 +232,6 @@ void PassRun::compute(const Phase& phase) {
     default:
       return phase.backward ? work_.own()->residualBackward(step) : work_.own()->residual(step);
   }
-}
-
-void PassRun::setExperts(const Phase& phase) {
-  step_ = {};
-  step_.backward = phase.backward;
-  const int rows = phase.reads[0];
-  void* const given = at(rows);
-  void* const made = at(phase.writes[0]);
-  if (phase.backward) {
-    step_.given = at(phase.reads[1]);
-    step_.gradients = made;
-    if (made != given) mover_.copy(made, given, elements(rows), stream_);
-  } else {
-    step_.given = given;
-    step_.made = made;
-  }
-  if (has(table(rows), Dim::keptRows) && expert_ >= 0) {
-    const std::span<const std::int64_t> all = work_.keptBegins();
-    const auto expert = static_cast<std::size_t>(expert_);
-    step_.first = expert_;
-    begins_[0] = 0;
-    begins_[1] = all[expert + 1] - all[expert];
-    step_.begins = {begins_.data(), 2};
-    return;
-  }
-  step_.begins = beginsOf(rows);
-  if (phase.copies && phase.backward && groups_.mp.ranks > 1) listCopies(rows);
-}
-
-// Where the rows of each of the rank's experts begin.
-std::span<const std::int64_t> PassRun::beginsOf(int rows) {
-  if (has(table(rows), Dim::keptRows)) return work_.keptBegins();
-  const auto experts = static_cast<std::size_t>(sizes_.at(Dim::localExperts));
-  begins_[0] = 0;
-  for (std::size_t i = 0; i < experts; ++i)
-    begins_[i + 1] =
-        begins_[i] + (hasRuns(table(rows)) ? layout(rows).parts()[i]
-                                           : elements(rows) / sizes_.at(Dim::embedding) /
-                                                 static_cast<std::int64_t>(experts));
-  return begins_;
-}
-
-// Lists the rows run by run. Ranks of an MP group bring the same rows; those of the first rank
-// count.
-void PassRun::listCopies(int rows) {
-  copies_.clear();
-  std::int64_t begin = 0;
-  const auto place = [&](int ep, int esp, std::int64_t expert, std::int64_t count) {
-    const bool counts = (groups_.shape.order == moecclOrderEspEp ? ep * groups_.esp.ranks + esp
-                                                                 : esp * groups_.ep.ranks + ep) %
-                            groups_.mp.ranks ==
-                        0;
-    if (!copies_.empty() && copies_.back().expert == expert && copies_.back().counts == counts)
-      copies_.back().count += count;
-    else
-      copies_.push_back({expert, begin, count, counts});
-    begin += count;
-  };
-  if (hasRuns(table(rows))) {
-    layout(rows).each([&](int ep, int esp, std::int64_t expert) {
-      place(ep, esp, expert, layout(rows).count(ep, esp, expert));
-    });
-  } else {
-    const std::int64_t experts = sizes_.at(Dim::localExperts);
-    const std::int64_t count =
-        elements(rows) / sizes_.at(Dim::embedding) / experts / groups_.ep.ranks / groups_.esp.ranks;
-    for (std::int64_t expert = 0; expert < experts; ++expert)
-      for (int ep = 0; ep < groups_.ep.ranks; ++ep)
-        for (int esp = 0; esp < groups_.esp.ranks; ++esp) place(ep, esp, expert, count);
-  }
-  step_.copies = copies_;
 }
 
 void PassRun::joinAll() {

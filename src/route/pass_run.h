@@ -160,39 +160,19 @@ class PassRun {
     function(forward_);
     if (backward_) function(*backward_);
   }
-  void makeLayouts(Half& half, const Half* forward);
   static void findGradients(Half& half);
   void makeStreams();
-  void makeRoom();
   const std::vector<PassBuffer>& buffers() const {
     return (backward_ ? *backward_ : forward_).binding.buffers();
   }
-  std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
-  PassMemory& memoryFor(std::size_t buffer) const { return buffers()[buffer].own ? own_ : shared_; }
-  void reserve(std::size_t buffer, std::int64_t bytes);
-  void reserveKept();
-
-  void* at(int table) const;
   const Layout& layout(int table) const { return *half_->layouts[static_cast<std::size_t>(table)]; }
-  std::int64_t elements(int table) const;
-  std::int64_t rowsOf(int table) const;  // of one that is bound late
-  std::int64_t summands(int table) const;
 
   // Stream `number` of a schedule, from 1 on.
   SideStream& side(int number) { return *sides_[static_cast<std::size_t>(number - 1)]; }
   bool due(std::size_t phase) const { return part_ == Part::whole || half_->parts[phase] == part_; }
-  // around_experts.cc
-  static Part partOf(const Half& half, std::size_t phase);
-  void bindAll();
 
   void step();
   void setWritten(std::size_t phase, bool written);
-  void bind(const Phase& phase);
-  bool bindRowsOf(const Phase& phase);
-  void bindRows(int counts);
-  void bindChunk(int counts);
-  void reserveRows(int table);
-  void readCounts(int table);
   void wait(std::size_t index);
   void join(int stream, const std::string& phase);
   // Adds the time since the last lap to the phase's.
@@ -200,11 +180,37 @@ class PassRun {
   void check(const std::string& phase, moecclResult_t result);
   void run(const Phase& phase);
   void compute(const Phase& phase);
+  void joinAll();
+  void finish();
+
+  // pass_room.cc
+  void makeRoom();
+  std::int64_t keptRoom() const { return sizes_.at(Dim::keptRows); }
+  PassMemory& memoryFor(std::size_t buffer) const { return buffers()[buffer].own ? own_ : shared_; }
+  void reserve(std::size_t buffer, std::int64_t bytes);
+  void reserveKept();
+  void reserveRows(int table);
+  void* at(int table) const;
+  std::int64_t elements(int table) const;
+  std::int64_t rowsOf(int table) const;  // of one that is bound late
+  std::int64_t summands(int table) const;
+
+  // late_rows.cc
+  void makeLayouts(Half& half, const Half* forward);
+  void bind(const Phase& phase);
+  bool bindRowsOf(const Phase& phase);
+  void bindRows(int counts);
+  void bindChunk(int counts);
+  void readCounts(int table);
+
+  // expert_stops.cc
   void setExperts(const Phase& phase);
   std::span<const std::int64_t> beginsOf(int rows);
   void listCopies(int rows);
-  void joinAll();
-  void finish();
+
+  // around_experts.cc
+  static Part partOf(const Half& half, std::size_t phase);
+  void bindAll();
 
   // routed_phases.cc
   void route(const Phase& phase);
