@@ -229,13 +229,13 @@ std::vector<GivenChoices> SchedulePass::gather(Communicator& communicator,
 
 // Ranks of an MP group bring the same tokens. For each token the choices count that its owner
 // brings, and those are gathered here.
-void SchedulePass::gatherParts(Communicator& communicator, GivenChoices& all) const {
+void SchedulePass::gatherParts(Communicator& communicator, const Routing& routing,
+                               GivenChoices& all) const {
   const LayerShape& own = setup_->own;
   const auto begin = [&](int part) {
     return static_cast<std::size_t>(own.firstToken(part) * shape_.choices);
   };
-  const Routing whole{all.tokens, all.experts.data(), all.weights.data()};
-  const GivenChoices mine = choicesOf(whole, setup_->first, setup_->count);
+  const GivenChoices mine = choicesOf(routing, setup_->first, setup_->count);
   int from = 0;
   for (const GivenChoices& theirs : gather(communicator, mpRanks(), mine, own.partTokens)) {
     const std::size_t at = begin(from++);
@@ -260,7 +260,7 @@ std::vector<ScheduleWork::Given> SchedulePass::given(Communicator& communicator,
     return all;
   }
   GivenChoices batch = choicesOf(routing, 0, tokens_);
-  if (groups.mp.ranks > 1) gatherParts(communicator, batch);
+  if (groups.mp.ranks > 1) gatherParts(communicator, routing, batch);
   if (setup_->work.gatesBatches() && groups.esp.ranks > 1) {
     for (GivenChoices& each : gather(communicator, espRanks(), batch, setup_->largest))
       all.push_back(with(std::move(each)));

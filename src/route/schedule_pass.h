@@ -49,7 +49,7 @@ class SchedulePass final : public RoutePass {
   GivenChoices choicesOf(const Routing& routing, std::int64_t first, std::int64_t count) const;
   std::vector<GivenChoices> gather(Communicator& communicator, const std::vector<int>& ranks,
                                    const GivenChoices& own, std::int64_t room) const;
-  void gatherParts(Communicator& communicator, GivenChoices& all) const;
+  void gatherParts(Communicator& communicator, const Routing& routing, GivenChoices& all) const;
   std::vector<std::byte> packed(const GivenChoices& choices, std::int64_t room) const;
   GivenChoices unpacked(const std::vector<std::byte>& bytes) const;
   // Runs one of the pass's calls.
