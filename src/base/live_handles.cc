@@ -2,8 +2,6 @@
 // forks before it, so that a child knows those of its parent.
 #include "src/base/live_handles.h"
 
-#include <pthread.h>
-
 #include <array>
 #include <cstdint>
 #include <mutex>
@@ -12,6 +10,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/fork.h"
 
 namespace moeccl {
 namespace {
@@ -31,11 +30,7 @@ struct Shard {
 class Handles {
  public:
   Handles() {
-    pthread_atfork([] { all().lock(); }, [] { all().unlock(); },
-                   [] {
-                     ++all().forks_;
-                     all().unlock();
-                   });
+    atFork({[] { all().lock(); }, [] { all().unlock(); }, nullptr});
   }
   // It is never destroyed: threads may outlive main().
   static Handles& all() {
@@ -46,8 +41,6 @@ class Handles {
   Shard& shardOf(const void* handle) {
     return shards_[reinterpret_cast<std::uintptr_t>(handle) / 64 % shards_.size()];
   }
-  // The forks that lie between the process that made the first handle and this one.
-  unsigned forks() const { return forks_; }
 
  private:
   void lock() {
@@ -58,14 +51,13 @@ class Handles {
   }
 
   std::array<Shard, 16> shards_;
-  unsigned forks_ = 0;  // changes in a child alone, before it has threads
 };
 
 HandleState stateOf(const LiveHandle& entry, HandleKind kind) {
   if (entry.kind != kind) return HandleState::unknown;
   // A profile is memory and nothing else.
   if (kind == HandleKind::profile) return HandleState::live;
-  return entry.forks == Handles::all().forks() ? HandleState::live : HandleState::inherited;
+  return entry.forks == forks() ? HandleState::live : HandleState::inherited;
 }
 
 const char* nameOf(HandleKind kind) {
@@ -95,8 +87,7 @@ const char* nameOf(HandleKind kind) {
 void addHandle(HandleKind kind, const void* handle, std::shared_ptr<void> object) {
   Shard& shard = Handles::all().shardOf(handle);
   const std::lock_guard lock(shard.mutex);
-  shard.entries.insert_or_assign(handle,
-                                 LiveHandle{kind, Handles::all().forks(), std::move(object)});
+  shard.entries.insert_or_assign(handle, LiveHandle{kind, forks(), std::move(object)});
 }
 
 KnownHandle findHandle(HandleKind kind, const void* handle) {

@@ -2,8 +2,6 @@
 // second for these threads, then leaves the communicators that are left.
 #include "src/comm/release.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -14,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/fork.h"
 #include "src/base/log.h"
 #include "src/bootstrap/signals.h"
 
@@ -29,12 +28,9 @@ struct Releasing {
   std::vector<Leavers> parents;  // of a process that was forked: never released
 
   Releasing() {
-    pthread_atfork([] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
-                   [] {
-                     // The threads are the parent's, and so is what they destroy.
-                     all().parents.push_back(std::exchange(all().leavers, {}));
-                     all().mutex.unlock();
-                   });
+    atFork({[] { all().mutex.lock(); }, [] { all().mutex.unlock(); },
+            // The threads are the parent's, and so is what they destroy.
+            [] { all().parents.push_back(std::exchange(all().leavers, {})); }});
   }
   static Releasing& all() {
     static Releasing& instance = *new Releasing;

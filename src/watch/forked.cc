@@ -1,12 +1,13 @@
-// Closes the descriptors in a forked child, by a handler of pthread_atfork(3).
+// Closes the descriptors in a forked child.
 #include "src/watch/forked.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <mutex>
 #include <set>
 #include <utility>
+
+#include "src/base/fork.h"
 
 namespace moeccl {
 
@@ -17,17 +18,16 @@ struct ForkHandlers {
   // Never destroyed: a process may fork while it ends.
   static ForkHandlers& instance() {
     static ForkHandlers& handlers = *[] {
-      pthread_atfork([] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
-                     [] { instance().inChild(); });
+      atFork({[] { instance().mutex.lock(); }, [] { instance().mutex.unlock(); },
+              [] { instance().closeAll(); }});
       return new ForkHandlers;
     }();
     return handlers;
   }
 
-  void inChild() {
+  void closeAll() {
     for (ClosedInChildren* each : all)
       for (int descriptor : std::exchange(each->descriptors_, {})) close(descriptor);
-    mutex.unlock();
   }
 };
 
