@@ -34,19 +34,6 @@ struct Device {
   bool nvlink;  // all ranks' are of models that NVLink joins; the same on all ranks
 };
 
-// Who has revoked a communicator, and why.
-struct Revocation {
-  int rank;  // of that communicator
-  std::string text;
-  const char* what = "the communicator";
-
-  // The same for a communicator that depends on that one.
-  Revocation ofWhole() const { return {rank, text, "the grid's communicator"}; }
-  std::string message() const {
-    return "rank " + std::to_string(rank) + " revoked " + what + (text.empty() ? "" : ": " + text);
-  }
-};
-
 // What the C API asks for. All but the first few may throw Error.
 class Communicator {
  public:

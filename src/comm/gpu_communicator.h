@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "src/comm/communicator.h"
+#include "src/comm/failure.h"
 #include "src/comm/gpu_calls.h"
 #include "src/comm/gpu_job.h"
 #include "src/exec/nccl_run.h"
@@ -101,7 +102,7 @@ class GpuCommunicator final : public Communicator {
    public:
     explicit Use(GpuCommunicator& of) : of_(of) {
       const std::lock_guard lock(of_.mutex_);
-      lanes_ = of_.failure_ == moecclSuccess ? of_.lanes_.get() : nullptr;
+      lanes_ = !of_.failure_.any() ? of_.lanes_.get() : nullptr;
       ++of_.users_;
     }
     ~Use() {
@@ -201,13 +202,10 @@ class GpuCommunicator final : public Communicator {
   std::condition_variable changed_;
   std::unique_ptr<NcclLanes> lanes_;  // nullptr once they have ended
   int users_ = 0;                     // of lanes_
-  moecclResult_t failure_ = moecclSuccess;
-  std::string failureText_;
-  std::vector<int> failed_;  // ranks, in the order in which this became known
-  bool stuck_ =
-      false;  // one of them is dead, or has revoked it, or ranks have made different calls
+  Failure failure_;
+  // A rank is dead, or has revoked it, or ranks have made different calls.
+  bool stuck_ = false;
   bool differs_ = false;  // the latter
-  std::optional<Revocation> revocation_;
   GpuCalls calls_;
 };
 

@@ -2,7 +2,6 @@
 // still tells the others what it has called. One that knows better fails the communicator, and says
 // both.
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "src/base/error.h"
@@ -26,7 +25,7 @@ void GpuCommunicator::compareCalls() {
   bool stands = false;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_ != moecclSuccess || !calls_.isDue(now)) return;
+    if (failure_.any() || !calls_.isDue(now)) return;
     made = calls_.made();
     stands = users_ > 0;
   }
@@ -47,36 +46,29 @@ void GpuCommunicator::compareCalls() {
 }
 
 void GpuCommunicator::notify(moecclResult_t result, const GpuCalls::Question& what) {
-  Notice notice;
-  notice.result = result;
-  notice.comm = number_;
+  Notice notice = noticeOf(number_, result, what.text);
   notice.call = what.call;
   notice.digest = what.digest;
-  std::snprintf(notice.text, sizeof notice.text, "%s", what.text.c_str());
   job_->watch().notify(notice);
 }
 
 bool GpuCommunicator::hear(const Notice& notice) {
-  const auto at = std::ranges::find(members_, notice.source);
-  if (notice.comm != number_ || at == members_.end()) return false;
+  const std::optional<int> source = rankAmong(members_, notice.source);
+  if (notice.comm != number_ || !source) return false;
   std::string text;
   {
     const std::lock_guard lock(mutex_);
     if (notice.revokes != 0) {
-      revoked({static_cast<int>(at - members_.begin()), notice.text});
+      revoked({*source, notice.text});
       return true;
     }
     if (notice.result != moecclInProgress) {
       text = notice.text;
     } else if (differs_) {
-      text = failureText_;  // it has not been there when the others were told
+      text = failure_.text;  // it has not been there when the others were told
     } else if (const auto own = calls_.otherThan(notice.call, notice.digest)) {
-      const std::string first = "rank " + std::to_string(rank_) + " called " + *own,
-                        second = "rank " + std::to_string(at - members_.begin()) + " called " +
-                                 notice.text;
-      text = first + ", " + second +
-             (*own == notice.text ? ", and calls before these differ" : std::string()) +
-             "; all ranks must make the same calls, in the same order";
+      text = differentCalls(rank_, *own, *source, notice.text,
+                            *own == notice.text ? ", and calls before these differ" : "");
     }
     if (text.empty()) return true;
     stuck_ = differs_ = true;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "src/base/error.h"
+#include "src/base/hash.h"
 #include "src/base/log.h"
 #include "src/base/text.h"
 #include "src/comm/agreement.h"
@@ -43,10 +44,7 @@ Gpu::Comm joinAll(Oob& oob, Gpu& gpu, const Patience& patience) {
 
 // The same on all ranks that take part in a split of communicator `parent`.
 std::uint32_t numberOf(std::uint32_t parent, std::uint32_t split, int color) {
-  std::uint32_t hash = 2166136261u;
-  for (const std::uint32_t word : {parent, split, static_cast<std::uint32_t>(color)})
-    for (int byte = 0; byte < 4; ++byte) hash = (hash ^ (word >> 8 * byte & 0xff)) * 16777619u;
-  return hash;
+  return static_cast<std::uint32_t>(mixed(mixed(parent, split), static_cast<std::uint32_t>(color)));
 }
 
 }  // namespace

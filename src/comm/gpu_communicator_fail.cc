@@ -2,7 +2,6 @@
 // it, or for ranks that have made different calls. What is enqueued is aborted then.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,9 +13,6 @@
 namespace moeccl {
 namespace {
 
-// How long a rank that NCCL reports an error to waits to hear which other rank is dead. Usually at
-// once: this is for busy machines.
-constexpr std::chrono::milliseconds kCauseGrace{1000};
 // How long calls that are under way may take to return before they are interrupted.
 constexpr std::chrono::milliseconds kReturning{1000};
 
@@ -41,35 +37,31 @@ void GpuCommunicator::abort() {
 
 void GpuCommunicator::throwIfFailed() const {
   const std::lock_guard lock(mutex_);
-  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
+  failure_.throwIfAny();
 }
 
 void GpuCommunicator::fail(moecclResult_t result, const std::string& text) {
   std::unique_lock lock(mutex_);
   // NCCL may be the first to find out that a rank is gone, but does not say which.
-  if (mayBeADeath(result))
-    changed_.wait_for(lock, kCauseGrace, [this] { return failure_ != moecclSuccess; });
+  if (mayBeADeath(result)) changed_.wait_for(lock, kCauseGrace, [this] { return failure_.any(); });
   note(result, text);
 }
 
 void GpuCommunicator::note(moecclResult_t result, const std::string& text) {
-  if (failure_ != moecclSuccess) return;
-  failure_ = result;
-  failureText_ = text;
+  if (!failure_.note(result, text)) return;
   changed_.notify_all();
   log(LogLevel::warn, {rank_, ranks()}, "%s", text.c_str());
 }
 
 void GpuCommunicator::lost(const Loss& loss) {
-  const auto at = std::ranges::find(members_, loss.rank);
-  const auto rank = static_cast<int>(at - members_.begin());
+  const std::optional<int> rank = rankAmong(members_, loss.rank);
   const std::lock_guard lock(mutex_);
-  if (at == members_.end() || std::ranges::find(failed_, rank) != failed_.end()) return;
-  failed_.push_back(rank);
+  if (!rank || std::ranges::find(failure_.lost, *rank) != failure_.lost.end()) return;
+  failure_.lost.push_back(*rank);
   // One that has left may have done its part in all that is enqueued.
   if (loss.left) return;
   stuck_ = true;
-  note(moecclRemoteError, job_->textOf(loss, rank));
+  note(moecclRemoteError, deathText(*rank, job_->watch(), loss));
 }
 
 void GpuCommunicator::endWhatIsStuck() {
@@ -100,37 +92,34 @@ moecclResult_t GpuCommunicator::asyncFailure() {
         fail(result, "work on a stream of rank " + std::to_string(rank_) + " failed: " + text);
   }
   const std::lock_guard lock(mutex_);
-  return failure_;
+  return failure_.result;
 }
 
 std::vector<int> GpuCommunicator::failedRanks() {
   const std::lock_guard lock(mutex_);
-  return failed_;
+  return failure_.lost;
 }
 
 std::string GpuCommunicator::failureText() {
   const std::lock_guard lock(mutex_);
-  return failureText_;
+  return failure_.text;
 }
 
 void GpuCommunicator::revoke(const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    if (revocation_) return;
+    if (failure_.revocation) return;
     revoked({rank_, text});
   }
-  Notice notice;
-  notice.result = moecclRemoteError;
-  notice.comm = number_;
+  Notice notice = noticeOf(number_, moecclRemoteError, text);
   notice.revokes = 1;
-  std::snprintf(notice.text, sizeof notice.text, "%s", text.c_str());
   job_->watch().notify(notice);
   job_->look();
 }
 
 void GpuCommunicator::revoked(const Revocation& by) {
-  if (revocation_) return;
-  revocation_ = by;
+  if (failure_.revocation) return;
+  failure_.revocation = by;
   stuck_ = true;
   note(moecclRemoteError, by.message());
 }
@@ -145,7 +134,7 @@ void GpuCommunicator::followWhole() {
   std::optional<Revocation> by;
   {
     const std::lock_guard lock(whole_->mutex_);
-    by = whole_->revocation_;
+    by = whole_->failure_.revocation;
   }
   if (!by) return;
   const std::lock_guard lock(mutex_);

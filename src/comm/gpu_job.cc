@@ -4,15 +4,14 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <chrono>
 #include <system_error>
 #include <utility>
 #include <variant>
 
 #include "src/base/error.h"
-#include "src/base/text.h"
 #include "src/bootstrap/signals.h"
+#include "src/comm/failure.h"
 #include "src/comm/gpu_communicator.h"
 
 namespace moeccl {
@@ -83,15 +82,10 @@ void GpuJob::deliver(const Notice& notice) {
   early_.push_back(notice);
 }
 
-std::string GpuJob::textOf(const Loss& loss, int rank) const {
-  return stringf("rank %d on %s is dead: %s", rank, watch_->hostOf(loss.rank).c_str(),
-                 loss.why.c_str());
-}
-
 void GpuJob::requireAlive(std::span<const int> members) const {
   for (const Loss& loss : watch_->losses())
-    if (const auto at = std::ranges::find(members, loss.rank); at != members.end() && !loss.left)
-      throw Error(moecclRemoteError, textOf(loss, static_cast<int>(at - members.begin())));
+    if (const std::optional<int> rank = rankAmong(members, loss.rank); rank && !loss.left)
+      throw Error(moecclRemoteError, deathText(*rank, *watch_, loss));
 }
 
 void GpuJob::add(GpuCommunicator& communicator) {

@@ -29,8 +29,6 @@ class GpuJob {
   // Throws RemoteError where one of `members`, ranks of the job, is dead. The text names it by its
   // place there.
   void requireAlive(std::span<const int> members) const;
-  // "rank 3 on node0 is dead: its process 4711 has ended"
-  std::string textOf(const Loss& loss, int rank) const;
 
   // The communicator hears of losses, the earlier ones at once, until it is removed.
   void add(GpuCommunicator& communicator);

@@ -104,7 +104,7 @@ bool HostCommunicator::isOver(const Active& active) {
 }
 
 bool HostCommunicator::proceed(const Call& call, Active* active) {
-  if (!active->counting || active->run().failed() || failure_ != moecclSuccess) return false;
+  if (!active->counting || active->run().failed() || failure_.any()) return false;
   domain_->unwatch(active->run());
   checkCounts(call, *active);
   active->counting = false;
@@ -163,7 +163,7 @@ void HostCommunicator::checkCounts(const Call& call, const Active& active) {
 std::uint32_t HostCommunicator::nextCall(const Call& call, Domain::Lock& lock) {
   if (call.planned() == nullptr) return 0;
   const CachedPlan& plan = planOf(call);
-  domain_->wait(lock, [this] { return calls_.hasRoom() || failure_ != moecclSuccess; });
+  domain_->wait(lock, [this] { return calls_.hasRoom() || failure_.any(); });
   throwIfFailed();
   return calls_.add(CallSignature(plan, call));
 }
@@ -197,16 +197,16 @@ void HostCommunicator::end(const Call& call, const Active& active) {
       active.plan->giveBack(*active.slot);
     }
   }
-  if (active.plan != nullptr && failure_ == moecclSuccess) {
+  if (active.plan != nullptr && !failure_.any()) {
     judge(active);
     if (active.number % kLookEvery == 0) lookBehind(active.number);
   }
   // A call that had completed when another one failed is complete.
-  const bool fails = failure_ != moecclSuccess && (run.failed() || active.counting);
+  const bool fails = failure_.any() && (run.failed() || active.counting);
   const std::string name = fails ? nameOf(active) : std::string();
   if (active.plan != nullptr && active.plan->own && active.plan->allIdle())
     plans_.drop(*active.plan);
-  if (fails) throw Error(failure_, remote_ ? name + ": " + failureText_ : failureText_);
+  if (fails) throw Error(failure_.result, remote_ ? name + ": " + failure_.text : failure_.text);
   if (const std::span<std::byte> sums = sumsToDivide(call, rank_); !sums.empty())
     divide(call.planned()->datatype, sums.data(), sums.size(), ranks());
   if (const RowsCall* const rows = call.rows(); rows != nullptr && rows->finish) rows->finish();
@@ -256,7 +256,7 @@ bool HostCommunicator::isIdle() const {
 
 void HostCommunicator::waitUntil(const std::function<bool()>& done) {
   Domain::Lock lock(*domain_);
-  domain_->wait(lock, [&] { return done() || failure_ != moecclSuccess; });
+  domain_->wait(lock, [&] { return done() || failure_.any(); });
   throwIfFailed();
 }
 
@@ -265,7 +265,7 @@ void HostCommunicator::requireIdle() {
   domain_->poll();
   const bool queued = std::ranges::any_of(domain_->streams(),
                                           [&](const Domain::Work* s) { return s->uses(*this); });
-  if (failure_ == moecclSuccess && (queued || !isIdle()))
+  if (!failure_.any() && (queued || !isIdle()))
     throw Error(moecclInvalidUsage,
                 "calls of the communicator are unfinished; synchronise its streams first, or call "
                 "moecclCommAbort");
@@ -275,15 +275,15 @@ void HostCommunicator::destroy() {
   ended_ = true;
   Domain::Lock lock(*domain_);
   const auto isUsed = [&] {
-    return failure_ == moecclSuccess &&
-           std::ranges::any_of(domain_->streams(),
-                               [&](const Domain::Work* s) { return s->uses(*this); });
+    return !failure_.any() && std::ranges::any_of(domain_->streams(), [&](const Domain::Work* s) {
+      return s->uses(*this);
+    });
   };
   domain_->wait(lock, [&] { return !isUsed(); });
-  if (failure_ != moecclSuccess) awaitTransfers(lock);
+  if (failure_.any()) awaitTransfers(lock);
   for (Domain::Work* stream : domain_->streams()) stream->forget(*this);
   parts_.clear();  // which say nothing to one that has left when they end
-  if (failure_ != moecclSuccess) {
+  if (failure_.any()) {
     domain_->remove(*this, true, {});
     return;
   }

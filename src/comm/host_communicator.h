@@ -17,6 +17,7 @@
 #include "src/comm/call_log.h"
 #include "src/comm/communicator.h"
 #include "src/comm/domain.h"
+#include "src/comm/failure.h"
 #include "src/exec/tag.h"
 
 namespace moeccl {
@@ -108,7 +109,7 @@ class HostCommunicator final : public Communicator, public Domain::Member {
   void end(const Call& call, const Active& active);
   // Throws the error that this communicator has failed with, if it has.
   void throwIfFailed() const;
-  moecclResult_t failure() const override { return failure_; }
+  moecclResult_t failure() const override { return failure_.result; }
   // The same, from outside the lock, after a look at what has arrived.
   moecclResult_t asyncFailure() override;
   std::vector<int> failedRanks() override;
@@ -156,7 +157,6 @@ class HostCommunicator final : public Communicator, public Domain::Member {
   // does it.
   void hearAwaited(int source, const Notice& notice);
   void notify(moecclResult_t result, int culprit, const std::string& text, const CallRecord* asked);
-  Notice noticeOf(moecclResult_t result, const std::string& text) const;
   // Waits, but not for ever, until no transfer of this communicator, which has failed, uses its
   // callers' buffers.
   void awaitTransfers(Domain::Lock& lock);
@@ -187,10 +187,8 @@ class HostCommunicator final : public Communicator, public Domain::Member {
   std::vector<std::unique_ptr<MessageRun>> messageRuns_;
   std::vector<MessageRun*> idleMessageRuns_;
   MessageRun::Queue waiting_;
-  moecclResult_t failure_ = moecclSuccess;
-  std::string failureText_;
-  bool remote_ = false;  // the failure is another rank's
-  std::optional<Revocation> revocation_;
+  Failure failure_;
+  bool remote_ = false;                   // the failure is another rank's
   std::vector<HostCommunicator*> parts_;  // that depend on it
   // The first message of a rank that nobody has taken, for a call that is over.
   struct Suspect {
@@ -205,8 +203,7 @@ class HostCommunicator final : public Communicator, public Domain::Member {
   Awaited awaited_;
   std::uint64_t looks_ = 0;
   std::uint32_t shrinks_ = 0;
-  std::vector<int> failed_;         // ranks, in the order in which this became known
-  std::vector<int> left_;           // those of them that have left
+  std::vector<int> left_;           // those of failure_.lost that have left
   Clock::time_point causeUntil_{};  // why a connection broke; none yet: not broken
 };
 

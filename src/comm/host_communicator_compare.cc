@@ -54,12 +54,10 @@ void HostCommunicator::compare(const HostRun& run, std::chrono::steady_clock::du
   if (std::chrono::steady_clock::now() < record->asked + kAnswering) return;
   // It does not answer, while it computes perhaps. It may be so far ahead that tags begin again,
   // but not where this rank lacks something of it: messages between two ranks keep their order.
-  const auto source = std::ranges::find(transportRanks_, sourceOf(stray));
-  if (source == transportRanks_.end()) return;
-  const auto rank = static_cast<int>(source - transportRanks_.begin());
-  if (!std::ranges::binary_search(run.awaitedPeers(), rank)) return;
-  fail(moecclRemoteError, rank,
-       "rank " + std::to_string(rank) + " made another call than rank " + std::to_string(rank_) +
+  const std::optional<int> rank = rankAmong(transportRanks_, sourceOf(stray));
+  if (!rank || !std::ranges::binary_search(run.awaitedPeers(), *rank)) return;
+  fail(moecclRemoteError, *rank,
+       "rank " + std::to_string(*rank) + " made another call than rank " + std::to_string(rank_) +
            ", which called " + record->signature.text() + ", and does not say which",
        true);
 }
@@ -129,10 +127,7 @@ void HostCommunicator::answer(int source, const Notice& question) {
     return;
   }
   fail(moecclRemoteError, source,
-       "rank " + std::to_string(rank_) + " called " + record->signature.text() + ", rank " +
-           std::to_string(source) + " called " + question.text +
-           "; all ranks must make the same calls, in the same order",
-       true);
+       differentCalls(rank_, record->signature.text(), source, question.text), true);
 }
 
 void HostCommunicator::tellAwaited(const HostRun& run) {
@@ -146,12 +141,10 @@ void HostCommunicator::tellAwaited(const HostRun& run) {
 }
 
 void HostCommunicator::hearAwaited(int source, const Notice& notice) {
-  const auto whom = std::ranges::find(transportRanks_, notice.culprit);
+  const std::optional<int> whom = rankAmong(transportRanks_, notice.culprit);
   const CallRecord* const record = calls_.find(notice.call);
-  if (whom == transportRanks_.end() ||
-      (record != nullptr && record->signature.digest() != notice.digest))
-    return;
-  awaited_.add(notice.call, source, static_cast<int>(whom - transportRanks_.begin()));
+  if (!whom || (record != nullptr && record->signature.digest() != notice.digest)) return;
+  awaited_.add(notice.call, source, *whom);
   forEachRun([&](const Run& run) {
     const auto* const collective = dynamic_cast<const HostRun*>(&run);
     if (collective != nullptr && !run.idle() && !run.failed()) tellAwaited(*collective);

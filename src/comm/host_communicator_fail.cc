@@ -2,7 +2,6 @@
 // is dead or has revoked it, or for a call that stands still.
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -11,13 +10,6 @@
 #include "src/comm/host_communicator.h"
 
 namespace moeccl {
-namespace {
-
-// How long a call whose connection broke waits to hear which rank is dead or has given up. Usually
-// at once: this is for busy machines.
-constexpr std::chrono::milliseconds kCauseGrace{1000};
-
-}  // namespace
 
 std::string HostCommunicator::sizesText(int sender, std::uint64_t sends, int receiver,
                                         std::uint64_t expects) {
@@ -26,34 +18,30 @@ std::string HostCommunicator::sizesText(int sender, std::uint64_t sends, int rec
 }
 
 bool HostCommunicator::awaitsCause(const Run& run) {
-  if (failure_ != moecclSuccess || (run.failure().status != TransferStatus::unreachable &&
-                                    run.failure().status != TransferStatus::failed))
+  if (failure_.any() || (run.failure().status != TransferStatus::unreachable &&
+                         run.failure().status != TransferStatus::failed))
     return false;
   const auto now = Clock::now();
   if (causeUntil_ == Clock::time_point{}) causeUntil_ = now + kCauseGrace;
   return now < causeUntil_;
 }
 
-void HostCommunicator::throwIfFailed() const {
-  if (failure_ != moecclSuccess) throw Error(failure_, failureText_);
-}
+void HostCommunicator::throwIfFailed() const { failure_.throwIfAny(); }
 
 moecclResult_t HostCommunicator::asyncFailure() {
   Domain::Lock lock(*domain_);
   domain_->poll();
-  return failure_;
+  return failure_.result;
 }
 
 std::string HostCommunicator::failureText() {
   Domain::Lock lock(*domain_);
-  return failureText_;
+  return failure_.text;
 }
 
 void HostCommunicator::fail(moecclResult_t result, int culprit, const std::string& text,
                             bool tellOthers) {
-  if (failure_ != moecclSuccess) return;
-  failure_ = result;
-  failureText_ = text;
+  if (!failure_.note(result, text)) return;
   remote_ = !tellOthers;
   log(LogLevel::warn, {rank_, ranks()}, "communicator %u: %s", number_, text.c_str());
   if (tellOthers) notify(result, culprit, text, nullptr);
@@ -62,18 +50,9 @@ void HostCommunicator::fail(moecclResult_t result, int culprit, const std::strin
   });
 }
 
-Notice HostCommunicator::noticeOf(moecclResult_t result, const std::string& text) const {
-  Notice notice;
-  notice.source = transportRanks_[rank_];
-  notice.result = result;
-  notice.comm = number_;
-  std::snprintf(notice.text, sizeof(notice.text), "%s", text.c_str());
-  return notice;
-}
-
 void HostCommunicator::notify(moecclResult_t result, int culprit, const std::string& text,
                               const CallRecord* asked) {
-  Notice notice = noticeOf(result, text);
+  Notice notice = noticeOf(number_, result, text);
   notice.culprit = culprit < 0 ? -1 : transportRanks_[culprit];
   if (asked != nullptr) {
     notice.call = asked->number;
@@ -85,16 +64,16 @@ void HostCommunicator::notify(moecclResult_t result, int culprit, const std::str
 void HostCommunicator::revoke(const std::string& text) {
   Domain::Lock lock(*domain_);
   domain_->takeNews();
-  if (revocation_) return;
-  Notice notice = noticeOf(moecclRemoteError, text);
+  if (failure_.revocation) return;
+  Notice notice = noticeOf(number_, moecclRemoteError, text);
   notice.revokes = 1;
   domain_->watch().notify(notice);
   revoked({rank_, text});
 }
 
 void HostCommunicator::revoked(const Revocation& by) {
-  if (revocation_) return;
-  revocation_ = by;
+  if (failure_.revocation) return;
+  failure_.revocation = by;
   fail(moecclRemoteError, -1, by.message(), false);
   for (HostCommunicator* part : parts_) part->revoked(by.ofWhole());
 }
@@ -103,7 +82,7 @@ void HostCommunicator::dependOn(Communicator& whole) {
   Domain::Lock lock(*domain_);
   auto& it = dynamic_cast<HostCommunicator&>(whole);
   if (!it.ended_) it.parts_.push_back(this);
-  if (it.revocation_) revoked(it.revocation_->ofWhole());
+  if (it.failure_.revocation) revoked(it.failure_.revocation->ofWhole());
 }
 
 void HostCommunicator::failFrom(const Run& run, const std::string& name) {
@@ -156,32 +135,30 @@ void HostCommunicator::timedOut(const Run& run, std::chrono::milliseconds timeou
 }
 
 bool HostCommunicator::accepts(const Notice& notice) {
-  const auto source = std::ranges::find(transportRanks_, notice.source);
-  if (source == transportRanks_.end()) return false;
-  const auto rank = static_cast<int>(source - transportRanks_.begin());
+  const std::optional<int> source = rankAmong(transportRanks_, notice.source);
+  if (!source) return false;
   if (notice.result == moecclInProgress && notice.culprit >= 0)
-    hearAwaited(rank, notice);
+    hearAwaited(*source, notice);
   else if (notice.result == moecclInProgress)
-    answer(rank, notice);
+    answer(*source, notice);
   else if (notice.revokes != 0)
-    revoked({rank, notice.text});
+    revoked({*source, notice.text});
   else
-    fail(moecclRemoteError, -1, "rank " + std::to_string(rank) + " reports: " + notice.text, false);
+    fail(moecclRemoteError, -1, "rank " + std::to_string(*source) + " reports: " + notice.text,
+         false);
   return true;
 }
 
 void HostCommunicator::lost(const Loss& loss) {
-  const auto at = std::ranges::find(transportRanks_, loss.rank);
-  if (at == transportRanks_.end()) return;
-  const int rank = static_cast<int>(at - transportRanks_.begin());
-  failed_.push_back(rank);
+  const std::optional<int> rank = rankAmong(transportRanks_, loss.rank);
+  if (!rank) return;
+  failure_.lost.push_back(*rank);
   // One that has left may have done its part in all that is under way; calls that still need it
   // find out.
   if (loss.left)
-    left_.push_back(rank);
+    left_.push_back(*rank);
   else
-    fail(moecclRemoteError, rank,
-         "rank " + std::to_string(rank) + " on " + hostOf(rank) + " is dead: " + loss.why, false);
+    fail(moecclRemoteError, *rank, deathText(*rank, domain_->watch(), loss), false);
 }
 
 void HostCommunicator::forget(const Member& other) {
@@ -195,7 +172,7 @@ const std::string& HostCommunicator::hostOf(int rank) const {
 std::vector<int> HostCommunicator::failedRanks() {
   Domain::Lock lock(*domain_);
   domain_->poll();
-  return failed_;
+  return failure_.lost;
 }
 
 }  // namespace moeccl
