@@ -14,7 +14,7 @@
  *  4. Ranks of a communicator call the same collectives, with the same count, datatype and op, in
  *     the same order, whether on streams or not. If calls differ, all ranks that call get
  *     moecclRemoteError within about a second, and the text has both calls (but see 9). Calls on
- *     one communicator come from one thread at a time.
+ *     one communicator come from one thread at a time, but for moecclCommCreateSubset.
  *  5. Counts are in elements of `datatype`, sizes in bytes, times in milliseconds.
  *  6. The stream comes last. NULL: the call returns when its work is complete. Otherwise the call
  *     returns at once, and buffers belong to the library until the stream has been synchronised.
@@ -247,10 +247,10 @@ MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
 
 /* Makes a communicator of ranks[nRanks], ranks of comm, in this order; the caller's is among them.
  * Collective over these alone: other ranks neither call nor wait. It uses the connections of comm.
- * All ranks make two subsets of the same ranks in the same order. config as in
- * moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside comm or listed twice,
- * a list without the caller). InvalidUsage (members disagree on the config; too many communicators;
- * a GPU communicator). Those of moecclSend, by which the members agree. */
+ * All ranks make two subsets of the same ranks in the same order. Several threads may make subsets
+ * at once. config as in moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside
+ * comm or listed twice, a list without the caller). InvalidUsage (members disagree on the config;
+ * too many communicators; a GPU communicator). Those of moecclSend, by which the members agree. */
 MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
                                                  moecclComm_t* newComm,
                                                  const moecclConfig_t* config);

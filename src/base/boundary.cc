@@ -1,6 +1,8 @@
 // Keeps the texts of errors: one for each thread, and one for each communicator.
 #include "src/base/boundary.h"
 
+#include <mutex>
+
 namespace moeccl {
 
 std::string& threadError() {
@@ -12,7 +14,11 @@ moecclResult_t report(const char* function, moecclResult_t result, const char* t
                       std::string* lastError) noexcept {
   try {
     threadError() = std::string(function) + ": " + text;
-    if (lastError != nullptr) *lastError = threadError();
+    if (lastError == nullptr) return result;
+    // Several threads may fail to make subsets of one communicator.
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    *lastError = threadError();
   } catch (const std::bad_alloc&) {
     // The code still says what kind of error it was.
   }

@@ -42,8 +42,8 @@ void Communicator::setProfile(std::shared_ptr<const Profile> profile, int ranksO
       std::make_unique<CostModel>(topology_, std::move(profile), ranksOnNode, typicalOf(*this));
 }
 
-void Communicator::chooseAs(Communicator& parent) {
-  setProfile(parent.model().profile(), parent.model().ranksOnNode());
+void Communicator::chooseAs(const Communicator& parent) {
+  if (parent.model_ != nullptr) setProfile(parent.model_->profile(), parent.model_->ranksOnNode());
 }
 
 void Communicator::decide(CollectiveCall& call) {

@@ -38,8 +38,7 @@ class MemberOob final : public Oob {
   // `rank`: the caller's among the members.
   MemberOob(HostCommunicator& communicator, const std::vector<int>& members, int rank)
       : communicator_(communicator), members_(members), rank_(rank) {
-    // Threads may make subsets at once, which is more than moeccl.h promises: the tag tells their
-    // messages apart.
+    // Several threads may make subsets at once, on each rank in another order.
     std::uint64_t hash = members.size();
     for (const int member : members) hash = mixed(hash, static_cast<std::uint64_t>(member));
     tag_ = static_cast<std::uint32_t>(hash);
@@ -47,6 +46,7 @@ class MemberOob final : public Oob {
 
   int rank() const override { return rank_; }
   int ranks() const override { return static_cast<int>(members_.size()); }
+  std::uint32_t tag() const { return tag_; }
   void allgather(const void* send, void* recv, std::size_t bytes) override {
     MessagesCall call;
     call.kind = MessageOwner::agreement;
@@ -70,10 +70,10 @@ class MemberOob final : public Oob {
 };
 
 // A number that is free on all ranks of `oob`, reserved on those that `take` part in the new
-// communicator; collective. Another thread of a rank may be doing the same for another parent, and
-// each may have reserved on some ranks what the other wants: then both let go and try again, from
-// places that differ by `parent`, so that they do not meet for ever.
-int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
+// communicator; collective. Another thread of a rank may be doing the same for another parent or
+// subset, and each may have reserved on some ranks what the other wants: then both let go and try
+// again, from places that differ by `what`, so that they do not meet for ever.
+int agreeOnNumber(Oob& oob, Domain& domain, bool take, std::uint32_t what) {
   constexpr int kNumbers = 1 << kCommBits;
   int from = 0;
   for (int tried = 0; tried < 2 * kNumbers;) {
@@ -107,7 +107,7 @@ int agreeOnNumber(Oob& oob, Domain& domain, bool take, int parent) {
       Domain::Lock lock(domain);
       domain.unreserve(number);
     }
-    const int step = distance + 1 + parent % 61;
+    const int step = distance + 1 + static_cast<int>(what % 61);
     from = (from + step) % kNumbers;
     tried += step;
   }
@@ -162,7 +162,7 @@ std::unique_ptr<Communicator> HostCommunicator::split(int color, int key, const 
   // All ranks do this, and only now, even if this group cannot be made: other colors share the
   // number.
   const bool take = !group.members.empty() && group.disagreement.empty();
-  const int number = agreeOnNumber(oob, *domain_, take, static_cast<int>(number_));
+  const int number = agreeOnNumber(oob, *domain_, take, number_);
   if (!group.disagreement.empty()) throw Error(moecclInvalidUsage, group.disagreement);
   if (!take) return nullptr;
   return std::unique_ptr<Communicator>(
@@ -180,7 +180,7 @@ std::unique_ptr<Communicator> HostCommunicator::subset(const std::vector<int>& m
   const auto rank = static_cast<int>(std::ranges::find(members, rank_) - members.begin());
   MemberOob oob(*this, members, rank);
   requireAgreementAtOnce(oob, settings);
-  const int number = agreeOnNumber(oob, *domain_, true, static_cast<int>(number_));
+  const int number = agreeOnNumber(oob, *domain_, true, number_ + oob.tag());
   return std::unique_ptr<Communicator>(
       new HostCommunicator(domain_, static_cast<std::uint32_t>(number), rank, Topology(nodes),
                            std::move(transportRanks), settings));

@@ -1,7 +1,8 @@
-// Several threads of one rank: relatives used by different threads, and an abort from outside a
-// call that waits.
+// Several threads of one rank: relatives used by different threads, subsets made by them, and an
+// abort from outside a call that waits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -84,6 +85,38 @@ TEST_P(Threads, SplitsInDifferentThreads) {
       }
     });
     for (moecclComm_t parent : parents) check(moecclCommDestroy(parent));
+  });
+}
+
+// Each rank's threads make subsets of one communicator, whose members meet in another order on each
+// rank. Where one fails, each thread's own error says why.
+TEST_P(Threads, SubsetsInDifferentThreads) {
+  const std::vector<std::vector<int>> subsets = {{2, 1, 0}, {0, 1}, {1, 2}, {2, 0}};
+  Job job{.ranks = 3, .nodes = {}, .algorithms = {}};
+  job.ucx = GetParam().second;
+  runJob(job, [&](moecclComm_t comm, int rank) {
+    runAtOnce(4, [&](int i) {
+      const std::vector<int>& members = subsets[i];
+      const auto make = [&](int count, moecclComm_t* subset) {
+        return moecclCommCreateSubset(comm, members.data(), count, subset, nullptr);
+      };
+      moecclComm_t subset = nullptr;
+      for (int round = 0; round < 50; ++round) {
+        const moecclResult_t result = make(-1 - i, &subset);
+        const std::string text = moecclGetLastError(nullptr);
+        checkThat(result == moecclInvalidArgument &&
+                      text.find("nRanks is " + std::to_string(-1 - i)) != std::string::npos,
+                  text);
+      }
+      if (std::count(members.begin(), members.end(), rank) == 0) return;
+      for (int round = 0; round < 20; ++round) {
+        check(make(static_cast<int>(members.size()), &subset));
+        std::vector<int> all(members.size());
+        check(moecclAllGather(&rank, all.data(), 1, moecclInt32, subset, nullptr), subset);
+        checkThat(all == members, "other members");
+        check(moecclCommDestroy(subset));
+      }
+    });
   });
 }
 
