@@ -50,14 +50,21 @@ class Reporter final : public gpu::Watcher {
   const int rank_;
 };
 
+struct OnNodes {
+  std::vector<int> sizes;
+  bool oneQueue = false;  // each device runs what it is given in the order in which it is given
+};
+
 // As a user whose launcher makes the communicator.
-class JobsOnGpus : public Gpus, public ::testing::WithParamInterface<std::vector<int>> {
+class JobsOnGpus : public ::testing::TestWithParam<OnNodes>, public GpusOfJobs {
  protected:
+  JobsOnGpus() : GpusOfJobs({.seed = 7, .oneQueue = GetParam().oneQueue, .threads = true}) {}
+
   // Runs `work` on each rank, which leaves then.
   void runOnGpus(void (*work)(gpu::Rank& rank)) {
-    Job job{.ranks = std::accumulate(GetParam().begin(), GetParam().end(), 0),
-            .nodes = GetParam(),
-            .algorithms = {}};
+    const std::vector<int>& sizes = GetParam().sizes;
+    Job job{
+        .ranks = std::accumulate(sizes.begin(), sizes.end(), 0), .nodes = sizes, .algorithms = {}};
     run(job, [work](moecclComm_t comm, int number) {
       const std::unique_ptr<Device> device = myDevice();
       Reporter reporter(number);
@@ -92,13 +99,15 @@ TEST_P(JobsOnGpus, Measure) {
 
 const auto nodesOf = [](const auto& info) {
   std::string name;
-  for (int size : info.param) name += "_" + std::to_string(size);
-  return name;
+  for (int size : info.param.sizes) name += "_" + std::to_string(size);
+  return name + (info.param.oneQueue ? "_OneQueue" : "");
 };
-using Nodes = std::vector<int>;
-INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus, ::testing::Values(Nodes{1}, Nodes{2, 1}), nodesOf);
-INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus, ::testing::Values(Nodes{2, 2}, Nodes{1, 1, 3}), nodesOf);
-INSTANTIATE_TEST_SUITE_P(Slow, JobsOnGpus, ::testing::Values(Nodes{4, 4}), nodesOf);
+INSTANTIATE_TEST_SUITE_P(Nodes, JobsOnGpus,
+                         ::testing::Values(OnNodes{{1}}, OnNodes{{2, 1}}, OnNodes{{1, 2}, true}),
+                         nodesOf);
+INSTANTIATE_TEST_SUITE_P(Wide, JobsOnGpus,
+                         ::testing::Values(OnNodes{{2, 2}}, OnNodes{{1, 1, 3}, true}), nodesOf);
+INSTANTIATE_TEST_SUITE_P(Slow, JobsOnGpus, ::testing::Values(OnNodes{{4, 4}}), nodesOf);
 
 // Memory that messages lie in, of every lane, unless a setting says otherwise.
 TEST_F(Gpus, RegisterTheirMemory) {
@@ -505,7 +514,8 @@ TEST_F(Gpus, RelayBlocksOfBoundedSizes) {
         return kMost;
     }
   };
-  for (const Nodes& nodes : {Nodes{3, 1, 3}, Nodes{1}, Nodes{5}})
+  for (const std::vector<int>& nodes :
+       {std::vector<int>{3, 1, 3}, std::vector<int>{1}, std::vector<int>{5}})
     for (const char* algorithm :
          {"alltoallv=bruck", "alltoallv=bruck:radix=3", "alltoallv=hierarchical",
           "alltoallv=hierarchical:leaders=1", ""}) {
@@ -581,7 +591,7 @@ TEST_F(Gpus, PricePaddingOfBoundedSizes) {
     }
   });
   const std::vector<GpuCall> calls = world.calls();
-  // Of bruck 20 bytes for each of four blocks in a round, of linear a block of 12 bytes.
+  // Bruck sends 20 bytes for each of four blocks in a round, linear a block of 12 bytes.
   const auto sends = [&](std::size_t bytes) {
     return std::ranges::count_if(calls, [&](const GpuCall& call) {
       return call.kind == GpuCall::Kind::send && call.bytes == bytes;
@@ -592,11 +602,12 @@ TEST_F(Gpus, PricePaddingOfBoundedSizes) {
   EXPECT_EQ(sends(1600000), 0);
 }
 
-// Of all that are predicted, by a profile or without one, the fastest is one that GPUs do not have.
+// The fastest by prediction, with a profile or without one, is one that GPUs do not have.
 TEST(OldGpus, ChooseOfWhatTheyServe) {
   GpusOfJobs gpus({.threads = true, .withoutAllToAll = true});
   const Job job{.ranks = 8, .nodes = {4, 4}, .algorithms = ""};
-  // Of alltoall: none; one that is not served, and one that is; the first alone.
+  // Measured algorithms of alltoall: none; one that is not served, and one that is; the first
+  // alone.
   for (const int measured : {0, 2, 1})
     gpus.run(job, [&](moecclComm_t comm, int rank) {
       if (measured > 0) {

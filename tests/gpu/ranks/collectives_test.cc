@@ -29,8 +29,7 @@ std::vector<Exercise> callsOf(const Rank& rank, Collective collective) {
     }
   };
   constexpr moecclRedOp_t kOps[] = {moecclSum, moecclMax, moecclMin};
-  const bool takesOps =
-      collective == Collective::reduceScatter || collective == Collective::allReduce;
+  const bool takesOps = test::reduces(collective) && !needsGrid(collective);
   for (int type = 0; type < moecclNumTypes; ++type) {
     if (takesOps) next.op = kOps[type % 3];
     add(type % 2 == 0 ? 333 : 64, static_cast<moecclDataType_t>(type));
@@ -93,6 +92,12 @@ RANKS_TEST(allToAllv) { everyAlgorithm(rank, Collective::allToAllv); }
 RANKS_TEST(allGather) { everyAlgorithm(rank, Collective::allGather); }
 RANKS_TEST(reduceScatter) { everyAlgorithm(rank, Collective::reduceScatter); }
 RANKS_TEST(allReduce) { everyAlgorithm(rank, Collective::allReduce); }
+RANKS_TEST(allGatherv) { everyAlgorithm(rank, Collective::allGatherv); }
+RANKS_TEST(reduceScatterv) { everyAlgorithm(rank, Collective::reduceScatterv); }
+RANKS_TEST(broadcast) { everyAlgorithm(rank, Collective::broadcast); }
+RANKS_TEST(reduce) { everyAlgorithm(rank, Collective::reduce); }
+RANKS_TEST(gather) { everyAlgorithm(rank, Collective::gather); }
+RANKS_TEST(scatter) { everyAlgorithm(rank, Collective::scatter); }
 RANKS_TEST(tpAllToAll) { everyAlgorithmOnGrids(rank, Collective::tpAllToAll); }
 RANKS_TEST(dispatch) { everyAlgorithmOnGrids(rank, Collective::dispatch); }
 RANKS_TEST(combine) { everyAlgorithmOnGrids(rank, Collective::combine); }
