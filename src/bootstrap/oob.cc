@@ -14,11 +14,6 @@ CallbackOob::CallbackOob(const moecclOob_t& oob, int ranks, int rank)
   if (oob.allgather == nullptr)
     throw Error(moecclInvalidArgument,
                 "oob.allgather is NULL; it must be the launcher's all-gather");
-  if (ranks < 1)
-    throw Error(moecclInvalidArgument, stringf("nRanks is %d; it must be at least 1", ranks));
-  if (rank < 0 || rank >= ranks)
-    throw Error(moecclInvalidArgument, stringf("rank is %d; with nRanks = %d it must be in [0, %d]",
-                                               rank, ranks, ranks - 1));
 }
 
 void CallbackOob::allgather(const void* send, void* recv, std::size_t bytes) {

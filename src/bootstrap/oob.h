@@ -39,7 +39,7 @@ class Oob {
 // The launcher's all-gather. `oob.context` must outlive this.
 class CallbackOob : public Oob {
  public:
-  // Throws Error when the callback is missing or `rank` is not one of `ranks`.
+  // `rank` is one of `ranks`. Throws Error when the callback is missing.
   CallbackOob(const moecclOob_t& oob, int ranks, int rank);
 
   int rank() const override { return rank_; }

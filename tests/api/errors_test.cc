@@ -158,6 +158,9 @@ TEST_F(OneRank, Creation) {
             {"altoall", "alltoall", "allgather"});
   config.algorithms = "linear";
   wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &config), {"linear"});
+  moecclConfig_t odd = MOECCL_CONFIG_INITIALIZER;
+  odd.progressThread = 2;
+  wrongHere(moecclCommInitRankConfig(&other, 1, id, 0, &odd), {"progressThread is 2", "0 or 1"});
   EXPECT_EQ(other, nullptr);
 
   wrongHere(moecclCommInitEnv(nullptr, nullptr), {"moecclCommInitEnv", "comm is NULL"});
@@ -168,6 +171,7 @@ TEST_F(OneRank, Creation) {
   wrongHere(moecclCommInitOob(&other, 1, 0, nullptr, nullptr), {"oob is NULL"});
   wrongHere(moecclCommInitOob(&other, 0, 0, &oob, nullptr), {"nRanks is 0"});
   wrongHere(moecclCommInitOob(&other, 2, 2, &oob, nullptr), {"rank is 2", "[0, 2)"});
+  wrongHere(moecclCommInitOob(&other, 3, -1, &oob, nullptr), {"rank is -1", "[0, 3)"});
   oob.allgather = nullptr;
   wrongHere(moecclCommInitOob(&other, 1, 0, &oob, nullptr), {"allgather"});
   oob.allgather = &failingAllgather;

@@ -1,3 +1,4 @@
+// What ranks exchange by a launcher's all-gather, and how they fail together.
 #include "src/bootstrap/oob.h"
 
 #include <gtest/gtest.h>
@@ -122,19 +123,6 @@ TEST(Oob, ACallbackOfAnotherRankIsNoticed) {
          exchangeValue(oob, rank);
        }))
     expectFailure(outcome, moecclInvalidUsage, "at its place");
-}
-
-TEST(Oob, RefusesWrongArguments) {
-  const moecclOob_t good{Launcher::allgather, nullptr};
-  expectFailure(test::outcomeOf([] {
-                  CallbackOob({nullptr, nullptr}, 1, 0);
-                }),
-                moecclInvalidArgument, "oob.allgather is NULL");
-  expectFailure(test::outcomeOf([&] { CallbackOob(good, 0, 0); }), moecclInvalidArgument,
-                "nRanks is 0");
-  expectFailure(test::outcomeOf([&] { CallbackOob(good, 3, 3); }), moecclInvalidArgument, "[0, 2]");
-  expectFailure(test::outcomeOf([&] { CallbackOob(good, 3, -1); }), moecclInvalidArgument,
-                "rank is -1");
 }
 
 }  // namespace

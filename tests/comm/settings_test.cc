@@ -1,8 +1,8 @@
+// Settings out of configs and the environment, and how ranks compare them.
 #include "src/comm/settings.h"
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <limits>
 #include <map>
 
@@ -190,55 +190,6 @@ TEST(Settings, ParametersOutOfRangeAreNamed) {
   for (const char* right : {"alltoall=bruck:radix=2", "alltoall=linear:window=0",
                             "alltoall=hierarchical:leaders=0", "allgather=linear:window=65536"})
     EXPECT_NO_THROW(readSettings(nullptr, with({{"MOECCL_ALGO", right}}))) << right;
-}
-
-TEST(Settings, WrongFieldsAreNamed) {
-  moecclConfig_t config = MOECCL_CONFIG_INITIALIZER;
-  config.algorithms = "alltoall=fastest";
-  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                "config.algorithms = \"alltoall=fastest\"");
-  config = MOECCL_CONFIG_INITIALIZER;
-  config.progressThread = 2;
-  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                "config.progressThread is 2; it must be 0 or 1");
-}
-
-TEST(Settings, UninitialisedConfigsAreRefused) {
-  const auto expectRefused = [](const moecclConfig_t& config) {
-    expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                  "MOECCL_CONFIG_INITIALIZER");
-  };
-  moecclConfig_t config;
-  std::memset(&config, 0, sizeof config);
-  expectRefused(config);
-  std::memset(&config, 0xa5, sizeof config);
-  expectRefused(config);
-  config = MOECCL_CONFIG_INITIALIZER;
-  config.size = 8;
-  expectRefused(config);
-  config.size = std::size_t{1} << 40;
-  expectRefused(config);
-  config = MOECCL_CONFIG_INITIALIZER;
-  config.version = 0;
-  expectRefused(config);
-  config.version = MOECCL_VERSION + 10'000;
-  expectFailure(outcomeOf([&] { readSettings(&config, kNothing); }), moecclInvalidArgument,
-                "this library is " + versionText(MOECCL_VERSION));
-}
-
-TEST(Settings, NewerConfigsAreTakenWhileTheirNewFieldsAreUnset) {
-  struct {
-    moecclConfig_t known = MOECCL_CONFIG_INITIALIZER;
-    long later[4] = {};
-  } newer;
-  newer.known.size = sizeof newer;
-  newer.known.version = MOECCL_VERSION + 1;
-  newer.known.timeoutMs = 77;
-  EXPECT_EQ(readSettings(&newer.known, kNothing).timeoutMs, 77);
-  newer.later[2] = 1;
-  expectFailure(outcomeOf([&] { readSettings(&newer.known, kNothing); }), moecclInvalidArgument,
-                "the header of version " + versionText(MOECCL_VERSION + 1) +
-                    " has and this library, " + versionText(MOECCL_VERSION) + ", has not");
 }
 
 TEST(Settings, SplitsInherit) {
