@@ -36,6 +36,15 @@ inline void check(moecclResult_t result, moecclComm_t comm = nullptr) {
   if (result != moecclSuccess) throw Error(result, moecclGetLastError(comm));
 }
 
+// Owns a handle of the C API, which `kEnd` ends: Owned<moecclProfile_t, moecclProfileDestroy>. The
+// classes below own theirs.
+template <typename Handle, moecclResult_t (*kEnd)(Handle)>
+struct Ends {
+  void operator()(Handle handle) const noexcept { kEnd(handle); }
+};
+template <typename Handle, moecclResult_t (*kEnd)(Handle)>
+using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Ends<Handle, kEnd>>;
+
 // The code of an element type. Specialise it for other types, such as the 16-bit floats of a
 // framework:
 //
@@ -145,10 +154,7 @@ class Stream {
   void synchronize() const { check(moecclStreamSynchronize(get())); }
 
  private:
-  struct Destroy {
-    void operator()(void* stream) const noexcept { moecclStreamDestroy(stream); }
-  };
-  std::unique_ptr<void, Destroy> stream_;
+  Owned<moecclStream_t, moecclStreamDestroy> stream_;
 };
 
 // A place in a stream (moecclEventCreate).
@@ -170,10 +176,7 @@ class Event {
   void synchronize() const { check(moecclEventSynchronize(get())); }
 
  private:
-  struct Destroy {
-    void operator()(moecclEvent_t event) const noexcept { moecclEventDestroy(event); }
-  };
-  std::unique_ptr<std::remove_pointer_t<moecclEvent_t>, Destroy> event_;
+  Owned<moecclEvent_t, moecclEventDestroy> event_;
 };
 
 // A communicator. Destroyed without waiting for peers (moecclCommRelease); close() waits.
@@ -342,15 +345,12 @@ class Grid {
   void close() { check(moecclGridDestroy(grid_.release()), comm_); }
 
  private:
-  struct Abort {
-    void operator()(moecclGrid_t grid) const noexcept { moecclGridAbort(grid); }
-  };
   static moecclStream_t of(const Stream* stream) {
     return stream == nullptr ? nullptr : stream->get();
   }
 
   moecclComm_t comm_;
-  std::unique_ptr<std::remove_pointer_t<moecclGrid_t>, Abort> grid_;
+  Owned<moecclGrid_t, moecclGridAbort> grid_;
 };
 
 // One use of a route (moecclRouteBegin). Buffers are the caller's; route.h has their shapes.
@@ -395,9 +395,6 @@ class RoutePass {
 
  private:
   friend class Route;
-  struct End {
-    void operator()(moecclRoutePass_t pass) const noexcept { moecclPassEnd(pass); }
-  };
   RoutePass(moecclRoutePass_t pass, moecclDataType_t tokens, moecclDataType_t results) noexcept
       : pass_(pass), tokens_(tokens), results_(results) {}
   static moecclStream_t of(const Stream* stream) {
@@ -418,7 +415,7 @@ class RoutePass {
     return buffer.as(results == moecclFloat64 ? moecclFloat64 : moecclFloat32, name, "weights");
   }
 
-  std::unique_ptr<std::remove_pointer_t<moecclRoutePass_t>, End> pass_;
+  Owned<moecclRoutePass_t, moecclPassEnd> pass_;
   moecclDataType_t tokens_, results_;
 };
 
@@ -476,10 +473,7 @@ class Route {
   void restore(const std::string& saved) const { check(moecclRouteRestore(get(), saved.c_str())); }
 
  private:
-  struct Destroy {
-    void operator()(moecclRoute_t route) const noexcept { moecclRouteDestroy(route); }
-  };
-  std::unique_ptr<std::remove_pointer_t<moecclRoute_t>, Destroy> route_;
+  Owned<moecclRoute_t, moecclRouteDestroy> route_;
   moecclDataType_t tokens_, results_;
 };
 
@@ -549,10 +543,7 @@ class MoeLayer {
   Void* elements(const detail::Buffer<Void>& buffer, const char* name) const {
     return buffer.as(datatype_, name, "config.datatype");
   }
-  struct Destroy {
-    void operator()(moecclMoeLayer_t layer) const noexcept { moecclMoeLayerDestroy(layer); }
-  };
-  std::unique_ptr<std::remove_pointer_t<moecclMoeLayer_t>, Destroy> layer_;
+  Owned<moecclMoeLayer_t, moecclMoeLayerDestroy> layer_;
   moecclDataType_t datatype_;
 };
 

@@ -1,6 +1,8 @@
+// Makes grids, calls the library on them, and asks it which schedules suit.
 #include "grid.h"
 
 #include <algorithm>
+#include <moeccl/moeccl.hpp>
 
 #include "backend.h"
 #include "signals.h"
@@ -17,13 +19,10 @@ void checkCall(moecclResult_t result, const std::string& where) {
 }
 
 std::vector<Choice> choicesOf(const moecclQuery_t& query, const std::string& where) {
-  struct Destroy {
-    void operator()(moecclChoices_t choices) const { moecclChoicesDestroy(choices); }
-  };
   moecclChoices_t found = nullptr;
   int count = 0;
   checkCall(moecclSelect(&query, &found, &count), where);
-  const std::unique_ptr<std::remove_pointer_t<moecclChoices_t>, Destroy> owned(found);
+  const Owned<moecclChoices_t, moecclChoicesDestroy> owned(found);
   std::vector<Choice> choices;
   for (int i = 0; i < count; ++i) {
     moecclChoice_t one = MOECCL_CHOICE_INITIALIZER;
@@ -174,15 +173,12 @@ void MoeGrid::call(const std::function<moecclResult_t()>& made) {
 
 Prediction predict(moecclQuery_t query, moecclGridShape_t shape,
                    const std::vector<int>& ranksPerNode, const std::string& profile) {
-  struct Destroy {
-    void operator()(moecclProfile_t it) const { moecclProfileDestroy(it); }
-  };
   const std::string where = "select";
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;
   cluster.nNodes = static_cast<int>(ranksPerNode.size());
   cluster.ranksPerNode = ranksPerNode.data();
   cluster.shape = shape;
-  std::unique_ptr<std::remove_pointer_t<moecclProfile_t>, Destroy> loaded;
+  Owned<moecclProfile_t, moecclProfileDestroy> loaded;
   if (!profile.empty()) {
     checkCall(moecclProfileLoad(profile.c_str(), &cluster.profile), where);
     loaded.reset(cluster.profile);

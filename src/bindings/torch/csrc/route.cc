@@ -1,3 +1,4 @@
+// Makes routes and their passes; checks tensors, and hands their memory over.
 #include "route.h"
 
 #include <mutex>
@@ -34,25 +35,25 @@ Route::Route(std::shared_ptr<MoeGrid> grid, moecclRouteConfig_t config, at::Scal
       weights_(config.weights),
       rowsByToken_(config.rowsByToken == 1) {
   config.datatype = datatypeOf(type);
-  grid_->call([&] { return moecclRouteCreate(grid_->grid(), &config, &route_); });
-  grid_->call([&] { return moecclRouteGetInfo(route_, &info_); });
+  moecclRoute_t route = nullptr;
+  grid_->call([&] { return moecclRouteCreate(grid_->grid(), &config, &route); });
+  route_.reset(route);
+  grid_->call([&] { return moecclRouteGetInfo(route, &info_); });
 }
 
 Route::~Route() {
-  if (!busy_.empty()) moecclStreamSynchronize(stream_);
-  moecclStreamDestroy(stream_);
-  moecclRouteDestroy(route_);
+  if (!busy_.empty()) moecclStreamSynchronize(stream_.get());
 }
 
 void Route::await() {
   if (busy_.empty()) return;
-  grid_->call([&] { return moecclStreamSynchronize(stream_); });
+  grid_->call([&] { return moecclStreamSynchronize(stream_.get()); });
   busy_.clear();
 }
 
 std::string Route::explain() const {
   return textOf([&](char* text, size_t* bytes) {
-    grid_->call([&] { return moecclRouteExplain(route_, text, bytes); });
+    grid_->call([&] { return moecclRouteExplain(route_.get(), text, bytes); });
   });
 }
 
@@ -65,7 +66,7 @@ std::shared_ptr<RoutePass> Route::begin(const at::Tensor& indices,
   routing.experts = dataOf<int32_t>(experts);
   routing.weights = dataOf(factors);
   moecclRoutePass_t pass = nullptr;
-  grid_->call([&] { return moecclRouteBegin(route_, &routing, nullptr, &pass); });
+  grid_->call([&] { return moecclRouteBegin(route_.get(), &routing, nullptr, &pass); });
   return std::make_shared<RoutePass>(shared_from_this(), pass, routing.tokens, note);
 }
 
@@ -74,21 +75,18 @@ void Route::tellError(const std::string& text) {
   routing.error = text.c_str();
   moecclRoutePass_t pass = nullptr;
   // Fails, as it should.
-  moecclRouteBegin(route_, &routing, nullptr, &pass);
+  moecclRouteBegin(route_.get(), &routing, nullptr, &pass);
 }
 
 RoutePass::RoutePass(std::shared_ptr<Route> route, moecclRoutePass_t pass, int64_t tokens,
                      int64_t note)
     : route_(std::move(route)), pass_(pass), tokens_(tokens), ticket_{0, note} {
-  call([&] { return moecclPassGetRows(pass_, &rows_); });
+  call([&] { return moecclPassGetRows(pass_.get(), &rows_); });
 }
 
 RoutePass::~RoutePass() {
-  {
-    const std::lock_guard lock(mutex);
-    passes.erase(ticket_[0]);
-  }
-  moecclPassEnd(pass_);
+  const std::lock_guard lock(mutex);
+  passes.erase(ticket_[0]);
 }
 
 at::Tensor RoutePass::ticket() {
@@ -126,10 +124,13 @@ void RoutePass::call(const std::function<moecclResult_t()>& made) const {
 
 moecclStream_t RoutePass::streamFor(bool beside, const Tensors& used) const {
   if (!beside) return nullptr;
-  moecclStream_t& stream = route_->stream_;
-  if (stream == nullptr) call([&] { return moecclStreamCreate(route_->grid_->comm(), &stream); });
+  if (route_->stream_ == nullptr) {
+    moecclStream_t made = nullptr;
+    call([&] { return moecclStreamCreate(route_->grid_->comm(), &made); });
+    route_->stream_.reset(made);
+  }
   route_->busy_.insert(route_->busy_.end(), used.begin(), used.end());
-  return stream;
+  return route_->stream_.get();
 }
 
 int64_t RoutePass::lists() const { return route_->rowsByToken_ ? 1 : route_->info_.localExperts; }
@@ -178,7 +179,9 @@ at::Tensor RoutePass::dispatch(const at::Tensor& tokens, bool beside) {
   const at::Tensor input = checked(tokens, "tokens", tokens_);
   at::Tensor rows = empty(rows_.rows);
   const moecclStream_t stream = streamFor(beside, {input, rows});
-  call([&] { return moecclPassDispatch(pass_, input.const_data_ptr(), rows.data_ptr(), stream); });
+  call([&] {
+    return moecclPassDispatch(pass_.get(), input.const_data_ptr(), rows.data_ptr(), stream);
+  });
   return rows;
 }
 
@@ -186,7 +189,9 @@ at::Tensor RoutePass::combine(const at::Tensor& results, bool beside) {
   const at::Tensor input = checked(results, "results", rows_.rows);
   at::Tensor output = empty(tokens_);
   const moecclStream_t stream = streamFor(beside, {input, output});
-  call([&] { return moecclPassCombine(pass_, input.const_data_ptr(), output.data_ptr(), stream); });
+  call([&] {
+    return moecclPassCombine(pass_.get(), input.const_data_ptr(), output.data_ptr(), stream);
+  });
   return output;
 }
 
@@ -199,7 +204,7 @@ std::pair<at::Tensor, at::Tensor> RoutePass::combineBackward(const at::Tensor& g
   at::Tensor rows = empty(rows_.rows), weights = ofChoices(weighs);
   const moecclStream_t stream = streamFor(beside, {input, kept, rows, weights});
   call([&] {
-    return moecclPassCombineBackward(pass_, input.const_data_ptr(),
+    return moecclPassCombineBackward(pass_.get(), input.const_data_ptr(),
                                      weighs ? kept.const_data_ptr() : nullptr, rows.data_ptr(),
                                      weighs ? weights.data_ptr() : nullptr, stream);
   });
@@ -216,7 +221,7 @@ std::pair<at::Tensor, at::Tensor> RoutePass::dispatchBackward(const at::Tensor& 
   const moecclStream_t stream = streamFor(beside, {input, factors, tokens, weights});
   call([&] {
     return moecclPassDispatchBackward(
-        pass_, input.const_data_ptr(), travel ? factors.const_data_ptr<float>() : nullptr,
+        pass_.get(), input.const_data_ptr(), travel ? factors.const_data_ptr<float>() : nullptr,
         tokens.data_ptr(), travel ? weights.data_ptr<float>() : nullptr, stream);
   });
   return {tokens, weights};

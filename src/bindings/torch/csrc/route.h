@@ -2,11 +2,11 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <moeccl/route.h>
 
 #include <array>
 #include <functional>
 #include <memory>
+#include <moeccl/moeccl.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -44,9 +44,9 @@ class Route : public std::enable_shared_from_this<Route> {
   const at::ScalarType type_, weightType_;
   const moecclRouteWeights_t weights_;
   const bool rowsByToken_;
-  moecclRoute_t route_ = nullptr;
-  moecclStream_t stream_ = nullptr;  // of what goes on beside the caller
-  Tensors busy_;                     // with that
+  Owned<moecclRoute_t, moecclRouteDestroy> route_;
+  Owned<moecclStream_t, moecclStreamDestroy> stream_;  // of what goes on beside the caller
+  Tensors busy_;                                       // with that
   moecclRouteInfo_t info_ = MOECCL_ROUTE_INFO_INITIALIZER;
 };
 
@@ -73,7 +73,7 @@ class RoutePass : public std::enable_shared_from_this<RoutePass> {
   // Or schedule.
   std::string algorithm() const { return rows_.algorithm; }
   // [local experts + 1], [local experts][ranks]; float32 [rows] where weights travel, else of none.
-  // Of rows by token [2], [1][ranks], [rows][k], and the last [rows][k].
+  // Shapes with rows by token: [2], [1][ranks], [rows][k], and the last [rows][k].
   at::Tensor begins() const;
   at::Tensor counts() const;
   at::Tensor rowWeights() const;
@@ -93,7 +93,7 @@ class RoutePass : public std::enable_shared_from_this<RoutePass> {
   at::Tensor empty(int64_t count) const;
   at::Tensor ofChoices(bool all) const;
   int64_t lists() const;
-  // Of one number for each row, or for each of its choices.
+  // A tensor of one number for each row, or for each of its choices.
   template <typename T>
   at::Tensor ofRows(const T* values) const;
   void call(const std::function<moecclResult_t()>& made) const;
@@ -101,7 +101,7 @@ class RoutePass : public std::enable_shared_from_this<RoutePass> {
   moecclStream_t streamFor(bool beside, const Tensors& used) const;
 
   const std::shared_ptr<Route> route_;
-  const moecclRoutePass_t pass_;
+  const Owned<moecclRoutePass_t, moecclPassEnd> pass_;
   const int64_t tokens_;
   std::array<int64_t, 2> ticket_;
   moecclRows_t rows_ = MOECCL_ROWS_INITIALIZER;
