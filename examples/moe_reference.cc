@@ -1,3 +1,4 @@
+// Loops over tokens, experts and elements: forward, and backward by the chain rule.
 #include "examples/moe_reference.h"
 
 #include <algorithm>

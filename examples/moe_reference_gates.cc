@@ -1,3 +1,4 @@
+// Each gate by its definition, one token after the other.
 #include "examples/moe_reference_gates.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Cuts the tokens of a pass into chunks, whose exchanges go on beside other chunks' experts.
 #include <algorithm>
 #include <map>
 #include <span>

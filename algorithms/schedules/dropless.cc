@@ -1,3 +1,4 @@
+// Makes a pass that drops no token of one with capacities.
 #include <algorithm>
 
 #include "algorithms/schedules/transformations.h"

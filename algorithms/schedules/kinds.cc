@@ -1,3 +1,4 @@
+// The table of what each kind of phase reads and writes.
 #include "algorithms/schedules/kinds.h"
 
 #include <array>

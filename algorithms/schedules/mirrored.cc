@@ -1,3 +1,4 @@
+// Makes the backward pass of a forward one: each phase's transpose, in the reverse order.
 #include <algorithm>
 
 #include "algorithms/schedules/kinds.h"
@@ -6,7 +7,7 @@
 namespace moeccl::schedules {
 namespace {
 
-// Of the gradient of what is held so. See Schedule mirrored().
+// How the gradient of what is held so is held. See Schedule mirrored().
 Held dual(Held held) {
   if (held.esp != State::split)
     held.esp = held.esp == State::partial ? State::replicated : State::partial;
@@ -137,7 +138,7 @@ class Mirror {
   Held heldBackward(const Phase& phase, std::size_t read) const {
     const Table& it = table(phase.reads[read]);
     if (it.role == Role::weights) {
-      // Of weights that were applied to those tokens.
+      // Gradients of weights that were applied to those tokens.
       const bool part = has(table(phase.reads[0]), Dim::partTokens);
       return {.mp = part ? State::partial : State::replicated};
     }

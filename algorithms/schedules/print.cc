@@ -1,3 +1,4 @@
+// Prints a schedule phase by phase, as text or as a graph for dot.
 #include <algorithm>
 #include <array>
 #include <ostream>

@@ -1,3 +1,4 @@
+// Makes a pass of token routing of one with places for tokens.
 #include <algorithm>
 
 #include "algorithms/schedules/transformations.h"

@@ -1,3 +1,4 @@
+// Builds schedules phase by phase, and says what has ended before each.
 #include "algorithms/schedules/schedule.h"
 
 #include <algorithm>

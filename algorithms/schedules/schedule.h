@@ -154,14 +154,14 @@ struct Phase {
   GroupKind group = GroupKind::world;  // of exchanges, splits and joins
   int stream = 0;
   std::vector<int> after = {};  // earlier phases
-  // Of permutes and combines, forward and backward: token routing takes the rows to the experts'
-  // own ranks, and back. So it is an exchange of all ranks, too; shards are added on the way back.
+  // Permutes and combines, forward and backward: token routing takes the rows to the experts' own
+  // ranks, and back. So it is an exchange of all ranks, too; shards are added on the way back.
   bool routed = false;
   // One expert after another, in step with the neighbours that say so too: no more than an expert's
   // rows are there at a time.
   bool oneByOne = false;
-  // Of experts: each row comes once from each rank of an MP group; weights get the gradient of one
-  // of them.
+  // Experts: each row comes once from each rank of an MP group; weights get the gradient of one of
+  // them.
   bool copies = false;
 
   bool operator==(const Phase&) const = default;

@@ -1,3 +1,4 @@
+// Adds the residual branch: an expert that every token passes beside the chosen ones.
 #include <algorithm>
 
 #include "algorithms/schedules/transformations.h"

@@ -1,3 +1,4 @@
+// Reads options from a command line, and prints their help.
 #include "command_line.h"
 
 #include <getopt.h>

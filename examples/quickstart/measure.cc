@@ -1,3 +1,4 @@
+// Runs a layer, takes its time, and compares its bytes and results.
 #include "measure.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads the quickstart's command line.
 #include "options.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Prints the table and the sentences beside it.
 #include "report.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Counts rows that leave their node, exchange by exchange.
 #include "traffic.h"
 
 #include <functional>

@@ -1,3 +1,4 @@
+// Reads texts, and gives each different word a number and a vector.
 #include "words.h"
 
 #include <cctype>

@@ -1,3 +1,4 @@
+// Attention forward and backward, head by head.
 #include "attention.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Rank 0 reads and writes the file; all ranks agree on errors.
 #include "checkpoint.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Writes the file and the terminal's lines.
 #include "curve.h"
 
 #include <cerrno>

@@ -1,3 +1,4 @@
+// Matrix products by BLAS, layer norms, softmax and losses.
 #include "dense.h"
 
 #include <cblas.h>

@@ -1,3 +1,4 @@
+// Makes the layer, binds its weights, and runs its passes.
 #include "experts.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The blocks of a stage, one after the other, forward and backward.
 #include "model.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads the trainer's command line.
 #include "options.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// Lays parts out, sums gradients over ranks that hold the same part, and takes Adam's steps.
 #include "parameters.h"
 
 #include <algorithm>

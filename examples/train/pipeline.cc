@@ -1,3 +1,4 @@
+// Runs passes in the order of 1F1B, and sends what stages need of each other.
 #include "pipeline.h"
 
 #include <algorithm>

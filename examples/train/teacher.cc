@@ -1,3 +1,4 @@
+// Makes the teacher's model as its checkpoint says.
 #include "teacher.h"
 
 #include <charconv>

@@ -1,3 +1,4 @@
+// Makes the groups of the ranks, and sums and shares over them.
 #include "team.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Reads files, and requires that all ranks have read the same.
 #include "text.h"
 
 #include <array>

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "algorithms/schedules/registry.h"
+#include "algorithms/schedules/schedule_registry.h"
 #include "perf/plan/drawing.h"
 #include "perf/plan/options.h"
 #include "perf/plan/plan_set.h"

@@ -82,7 +82,7 @@ struct Call {
   const MessagesCall* messages() const { return std::get_if<MessagesCall>(&what); }
   const CollectiveCall* collective() const { return std::get_if<CollectiveCall>(&what); }
   const RowsCall* rows() const { return std::get_if<RowsCall>(&what); }
-  // Of a collective or of rows; nullptr for messages.
+  // The part that a collective and rows have; nullptr for messages.
   const PlannedCall* planned() const;
 };
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "algorithms/schedules/registry.h"
+#include "algorithms/schedules/schedule_registry.h"
 #include "moeccl/moe.h"
 
 namespace moeccl {

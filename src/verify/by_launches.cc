@@ -3,7 +3,7 @@
 // not proved already, but that no step needs another to run beside it.
 #include "algorithms/launch_order.h"
 #include "src/verify/depth_first.h"
-#include "src/verify/steps.h"
+#include "src/verify/device_steps.h"
 
 namespace moeccl::verification {
 namespace {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "src/verify/depth_first.h"
-#include "src/verify/steps.h"
+#include "src/verify/device_steps.h"
 
 namespace moeccl::verification {
 namespace {

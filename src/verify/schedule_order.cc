@@ -2,7 +2,7 @@
 // writer unless they are sums, and every reader waits for what it reads.
 #include <algorithm>
 
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 
 namespace moeccl {
 namespace {

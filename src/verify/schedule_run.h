@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "src/verify/field.h"
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 
 namespace moeccl::verification {
 

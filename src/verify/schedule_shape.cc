@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "algorithms/schedules/kinds.h"
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 
 namespace moeccl {
 namespace {

@@ -1,3 +1,4 @@
+// Fills and checks buffers by the contract of each collective.
 #include "tests/api/exercise.h"
 
 #include <algorithm>
@@ -38,7 +39,7 @@ Terms termsOf(Payload payload, std::size_t count, moecclRedOp_t op, unsigned sal
     const std::uint64_t h = hash(payload, first / kTogether, salt);
     for (std::size_t i = 0; i < std::min(kTogether, count - first); ++i) {
       const auto four = static_cast<std::uint8_t>(h >> 4 * i & 15);
-      // Of products: mostly 1, and few 2.
+      // Terms of products are mostly 1, and few 2.
       terms[first + i] = op == moecclSum || op == moecclAvg ? four == 0
                          : op == moecclProd                 ? 1 + (four == 0 && h % 4 == 0)
                                                             : four % 8;

@@ -53,7 +53,7 @@ TEST(ProfileCheck, CallsThatAreMuchSlowerAreToldOncePerRank) {
   EXPECT_EQ(countIn(warningsWhere(1e-8, true), "come late"), 2);
 }
 
-// Of a profile that moeccl-fit wrote by --force.
+// The profile is one that moeccl-fit wrote by --force.
 TEST(ProfileCheck, DoubtsAreToldOnce) {
   const TemporaryFolder folder;
   const std::string path = folder.path() / "profile.json";

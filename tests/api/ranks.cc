@@ -1,3 +1,4 @@
+// Starts ranks by job.h, and gives each a communicator.
 #include "tests/api/ranks.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Compares results and texts.
 #include "tests/api/results.h"
 
 #include <stdexcept>

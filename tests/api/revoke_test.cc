@@ -162,7 +162,7 @@ TEST_P(Revoke, IsToldToAllWhateverTheyDo) {
   });
 }
 
-// Of another thread, which the call does not wait for.
+// Another thread revokes, which the call does not wait for.
 TEST_P(Revoke, EndsACallOfAnotherThread) {
   Meeting meeting(kRanks);
   runJob(job(), [&](moecclComm_t comm, int rank) {
@@ -590,7 +590,7 @@ TEST_P(Revoke, LeavesNoMessageToOthers) {
       awaitAsyncError(part, "again");
       moecclStreamDestroy(stream);
       check(moecclCommDestroy(part));
-      // Of the same tag.
+      // Messages of the same tag.
       check(moecclGroupStart());
       std::vector<char> other(data.size(), 'o');
       check(moecclSend(other.data(), other.size(), moecclInt8, to, 5, comm, nullptr), comm);

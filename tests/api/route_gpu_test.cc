@@ -402,7 +402,7 @@ TEST(RoutesOfGpus, CompareBuckets) {
   });
 }
 
-// Of a route with a schedule.
+// Runs `body` on the ranks of a route with a schedule.
 void onScheduled(const Scheduled& c, unsigned seed,
                  const std::function<void(moecclComm_t, moecclGrid_t, int, moecclStream_t)>& body) {
   SCOPED_TRACE(textOf(c));
@@ -468,7 +468,7 @@ TEST(ScheduledRoutesOnGpus, SayWhatTheyDoNotOffer) {
   });
 }
 
-// Of each launch, one kernel moves all rows, however many they are.
+// One kernel of each launch moves all rows, however many they are.
 TEST(RoutesOfGpus, MoveRowsInFewLaunches) {
   const auto copiesOf = [](int tokens) {
     Case c = smallCase();
@@ -486,7 +486,7 @@ TEST(RoutesOfGpus, MoveRowsInFewLaunches) {
     };
     return std::ranges::count_if(calls, isKernel);
   };
-  // Of few tokens some messages have rows that follow one another.
+  // With few tokens some messages have rows that follow one another.
   const auto few = copiesOf(8);
   EXPECT_GT(few, 0);
   EXPECT_LT(copiesOf(160), few + few / 4);

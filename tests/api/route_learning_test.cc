@@ -11,7 +11,7 @@
 namespace moeccl::test {
 namespace {
 
-// Of MP groups of two that cross the ESP groups of three.
+// A case whose MP groups of two cross the ESP groups of three.
 Scheduled learner() {
   Scheduled c{.grid = {2, 2, 3, moecclOrderEspEp}, .capacityFactor = 32, .learn = true};
   c.tokens = 23;

@@ -395,7 +395,7 @@ TEST(RouteLoads, CountChoicesAndRowsOfAllRanks) {
     std::vector<float> weights(world.experts[rank].size(), 1);
     for (int step = 0; step < 2; ++step)
       Pass(comm, route.it, world.tokens(rank), world.experts[rank].data(), weights.data(), nullptr);
-    // Of open ones too.
+    // Passes that are open count too.
     const Pass first(comm, route.it, 0, nullptr, nullptr, nullptr),
         second(comm, route.it, world.tokens(rank), world.experts[rank].data(), weights.data(),
                nullptr);

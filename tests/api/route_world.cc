@@ -1,3 +1,4 @@
+// Draws routings, and routes their rows in plain loops.
 #include "tests/api/route_world.h"
 
 #include <algorithm>
@@ -498,7 +499,7 @@ void exercise(const World& world, moecclComm_t comm, moecclRoute_t route, int ra
     requireWeightGradients(world, rank, returned.get(),
                            [&](const World::Choice& at, int shard) { return ofRow(at, shard); });
 
-  // Of what experts made, -3..3 for row and shard, and gradients -3..3.
+  // What experts made is -3..3 for row and shard, and gradients are -3..3.
   const auto kept = [](const World::Choice& at, int shard, int64_t i) {
     return small(at.source * 100 + at.token, at.choice * 10 + shard, i);
   };

@@ -88,7 +88,7 @@ struct World {
   int holderOf(int expert) const;
   // By local expert of a rank.
   std::vector<std::vector<Choice>> rowsOf(int rank) const;
-  // Of choices [tokens][k].
+  // Weights of choices [tokens][k].
   std::vector<float> weights(int rank) const;
   // Exact in every type, and products with others are.
   float weight(const Choice& at) const;
@@ -157,7 +157,7 @@ struct Pass {
   moecclComm_t comm;
   moecclRoutePass_t it = nullptr;
 };
-// Of a route in latency mode.
+// The most rows of a route in latency mode.
 int64_t maxRowsOf(moecclRoute_t route);
 
 struct Grid {

@@ -1,3 +1,4 @@
+// Runs a pass and the plain loops, and compares all that they write.
 #include "tests/api/schedule_pass.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ constexpr int64_t kHidden = SchedulePass::kHidden;
 
 double scaleOf(int expert) { return 1 << expert % 3; }
 
-// Of experts, before and behind those that rank `part` of the MP group owns.
+// The choices of experts, before and behind those that rank `part` of the MP group owns.
 std::vector<int32_t> withOthers(const Scheduled& c, const Batch& batch, int64_t part) {
   std::vector<int32_t> experts = batch.experts;
   for (size_t i = 0; i < experts.size(); ++i)

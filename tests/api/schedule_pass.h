@@ -87,7 +87,7 @@ class SchedulePass {
   const Batch& own() const { return batches_[static_cast<size_t>(rank_ / c_.grid.nMp)]; }
   int expertBegin() const;
   double factor(int expert) const;
-  // Of a row of an expert: the choice that it is of.
+  // The choice that a row of an expert is of.
   std::pair<const Batch*, size_t> choiceOf(int expert, const At& at) const;
   void begin(moecclRoute_t route);
   int copies() const;

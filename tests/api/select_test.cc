@@ -231,8 +231,8 @@ TEST(Select, AllRanksAnswerAlike) {
   });
 }
 
-// Of one rank MP groups S2 gathers nothing: its exchanges are S1's, and so are their plans. Of
-// several they are not.
+// With MP groups of one rank S2 gathers nothing: its exchanges are S1's, and so are their plans.
+// With several they are not.
 TEST(Select, EqualDigestsAreEqualPlans) {
   runJob(kJob, [](moecclComm_t comm, int) {
     for (const int mp : {1, 2}) {
@@ -322,7 +322,7 @@ TEST(Select, ChoicesAreHandedOutOneByOne) {
   refused(moecclSelect(&query, &choices, nullptr), "sort");
 }
 
-// Of clusters that nobody has measured.
+// The clusters are such as nobody has measured.
 TEST(Select, AsksAboutClustersOfGpus) {
   const int nodes[] = {8, 8};
   moecclCluster_t cluster = MOECCL_CLUSTER_INITIALIZER;

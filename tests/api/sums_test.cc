@@ -21,8 +21,8 @@ constexpr size_t kCount = 57;
 using Numbers = std::vector<float>;
 using Bytes = std::vector<unsigned char>;
 
-// Of very different sizes, so that every order of adding gives another sum; each is exact in
-// `type`.
+// Numbers of very different sizes, so that every order of adding gives another sum; each is exact
+// in `type`.
 Numbers numbersOf(int rank, size_t count, moecclDataType_t type, unsigned salt);
 
 float rounded(float value, moecclDataType_t type) {

@@ -110,7 +110,7 @@ TEST_F(AcceptorTest, SilenceEndsAtItsDeadline) {
   EXPECT_EQ(acceptor.nextDeadline(), kNever);
 }
 
-// Of a rank that has not looked at its port for long, so that all have come before it accepts.
+// The rank has not looked at its port for long, so that all have come before it accepts.
 TEST_F(AcceptorTest, ACrowdKeepsNobodyOut) {
   Acceptor acceptor(kSecret, {.maxStrangers = 8});
   const std::uint16_t port = acceptor.listen(kLoopback);

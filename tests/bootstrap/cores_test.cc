@@ -1,3 +1,4 @@
+// How many cores a rank can use, and whether they suffice.
 #include "src/bootstrap/cores.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SHA-256 and HMAC by published answers.
 #include "src/bootstrap/digest.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// The handshake without sockets: who proves what, and what is refused.
 #include "src/bootstrap/handshake.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Which processes are on the same node, and how nodes are numbered.
 #include "src/bootstrap/host.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Which network interfaces a choice means, and which addresses are dialed.
 #include "src/bootstrap/interfaces.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Which variables are known, and which misspelt ones are named.
 #include "src/base/environment.h"
 
 #include <gtest/gtest.h>

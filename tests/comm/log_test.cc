@@ -1,3 +1,4 @@
+// What is logged at each level, and texts of any length.
 #include "src/base/log.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Structs that callers of older and newer releases pass.
 #include "src/base/structs.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// When threads that wait yield, and when they sleep.
 #include "src/comm/waiting.h"
 
 #include <gtest/gtest.h>

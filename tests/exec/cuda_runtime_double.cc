@@ -1,3 +1,4 @@
+// The runtime's functions as nccl_gpu.cc calls them; kernels end the process.
 #include "tests/exec/cuda_runtime_double.h"
 
 #include <cstdlib>

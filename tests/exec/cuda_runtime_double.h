@@ -27,7 +27,7 @@ struct CudaRuntimeDouble {
   std::vector<Kept> created, retained;
 };
 
-// Of this process.
+// The one runtime of this process.
 CudaRuntimeDouble& cudaRuntime();
 
 }  // namespace moeccl::test

@@ -1,3 +1,4 @@
+// Queues what a device is asked to do, and checks its arguments as CUDA and NCCL would.
 #include "tests/exec/gpu_double.h"
 
 #include <sys/mman.h>
@@ -38,7 +39,7 @@ void copyBytes(void* to, const void* from, std::size_t bytes) {
 
 std::string bytesText(std::size_t bytes) { return std::to_string(bytes) + " bytes"; }
 
-// Of rows, those that follow one another as one.
+// The ranges of memory that rows are in; rows that follow one another are one.
 class RowRanges {
  public:
   explicit RowRanges(const RowMatrices& matrices) : matrices_(matrices) {}

@@ -357,7 +357,7 @@ class GpuDouble final : public Gpu {
   bool idle() const;
   void requireWhole(const std::string& what) const;
   [[noreturn]] void refuse(const std::string& text);
-  // Of the calling thread.
+  // The device that is current in the calling thread.
   int& current();
   void requireCurrent();
   // The device that is current has a context from now on.

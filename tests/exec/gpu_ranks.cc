@@ -1,3 +1,4 @@
+// Opens doubles in place of GPUs, one for each thread.
 #include "tests/exec/gpu_ranks.h"
 
 #include <chrono>
@@ -58,7 +59,8 @@ class DoubleDevice final : public Device {
   void leave(ncclComm* comm) override { myGpu().destroy(comm); }
 
  private:
-  // Of copies alone, so that nothing is complete because of them that nobody has waited for.
+  // A stream for copies alone, so that nothing is complete because of them that nobody has waited
+  // for.
   const Gpu::Stream own_ = myGpu().newStream(false);
   int joined_ = 0;  // the same on all ranks
 };

@@ -1,3 +1,4 @@
+// Runs what is queued on the doubles' streams in a random order, and finds races.
 #include <algorithm>
 #include <chrono>
 #include <cstring>

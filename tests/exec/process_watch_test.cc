@@ -1,3 +1,4 @@
+// The ends of processes on this host are noticed.
 #include "src/watch/process_watch.h"
 
 #include <gtest/gtest.h>

@@ -331,7 +331,7 @@ TEST(TcpFrames, AMessageWithoutAByteMayBeTakenBackTooLate) {
   EXPECT_EQ(send.status, TransferStatus::cancelled);
 }
 
-// Of this process alone, whatever its files.
+// The memory of this process alone, whatever its files.
 std::size_t residentBytes() {
   std::ifstream statm("/proc/self/statm");
   std::size_t all = 0, resident = 0, shared = 0;

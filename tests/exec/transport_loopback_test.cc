@@ -1,3 +1,4 @@
+// The loopback keeps the contract of transports.
 #include "tests/exec/transport_contract.h"
 
 namespace moeccl::test {

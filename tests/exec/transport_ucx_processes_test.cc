@@ -101,7 +101,7 @@ TEST(UcxSettings, TheUsersVariablesWin) {
                    });
 }
 
-// Of System V's shared memory, which this process has made.
+// The segments of System V's shared memory that this process has made.
 int segments() {
   std::ifstream file("/proc/sysvipc/shm");
   std::string line;

@@ -1,3 +1,4 @@
+// Connects each transport among threads or processes.
 #include "tests/exec/transport_world.h"
 
 #include <gtest/gtest.h>

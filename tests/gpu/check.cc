@@ -1,3 +1,4 @@
+// Runs the tests, and allocates and checks poisoned memory.
 #include "tests/gpu/check.h"
 
 #include <cstdio>

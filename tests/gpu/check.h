@@ -26,7 +26,7 @@ struct Test {
   static const ::moeccl::gpu::Test registered_##name(#name, name); \
   static void name([[maybe_unused]] ::moeccl::gpu::Random& random)
 
-// Of the running test; the first few failures are printed.
+// Expectations of the running test; the first few failures are printed.
 void expect(bool holds, const std::string& what);
 void cuda(cudaError_t status, const char* what);
 // Under compute-sanitizer, and without a GPU, which is slow: smaller sizes do.

@@ -1,3 +1,4 @@
+// Copies of blocks on a GPU.
 #include "kernels/copy.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Experts on a GPU give the CPU's results.
 #include "kernels/expert.h"
 
 #include <numeric>
@@ -21,7 +22,7 @@ std::vector<float> values(Random& random, std::size_t count, float most) {
   return made;
 }
 
-// Of which all sums are exact; none of them and `beside` is 0 where that is a half.
+// Numbers of which all sums are exact; none of them and `beside` is 0 where that is a half.
 std::vector<float> wholeNumbers(Random& random, std::size_t count, float beside = 0) {
   std::vector<float> made(count);
   for (float& value : made) value = static_cast<float>(random() % 3) - 1 + beside;

@@ -1,3 +1,4 @@
+// Gates on a GPU decide and differentiate as the CPU's do.
 #include "kernels/gates/gate_cuda.h"
 #include "kernels/reduce_ops.h"
 #include "tests/gpu/check.h"
@@ -167,7 +168,7 @@ GPU_TEST(gatesDecideAndDifferentiateAsTheCpuDoes) {
     compare(random, batch, blas);
     batch.draw.reset();
     compare(random, batch, blas);
-    // Of equal experts and tokens the first.
+    // The first of equal experts and tokens is chosen.
     compare(random, batchOf(config, random(), gates::Values::few), blas);
     if (config.kind == gates::Kind::expertChoice) continue;
     Config renormalizing = config;

@@ -1,3 +1,4 @@
+// The kernels of routes in latency mode, against plain loops.
 #include "kernels/latency_rows.h"
 
 #include <cstring>
@@ -213,7 +214,7 @@ class Machine {
     moeccl::cuda::runLatency(step, there_, nullptr);
     for (const auto& memory : memory_) memory->expectEqual(what);
   }
-  // Of other ranks, as they come: each token has an expert once.
+  // The regions of other ranks, as they come: each token has an expert once.
   std::vector<std::byte> regionsOf(Random& random, const std::vector<std::byte>& rows) const {
     std::vector<std::byte> regions(static_cast<std::size_t>(here_.ranks) * here_.regionBytes);
     const std::size_t of = static_cast<std::size_t>(here_.bucket) * here_.rowBytes;

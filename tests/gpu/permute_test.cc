@@ -1,3 +1,4 @@
+// Tokens move to the places of their choices and back.
 #include "kernels/permute.h"
 
 #include <memory>

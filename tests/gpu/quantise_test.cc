@@ -1,3 +1,4 @@
+// Rows are quantised on a GPU as on CPUs.
 #include "kernels/quantise.h"
 
 #include <limits>

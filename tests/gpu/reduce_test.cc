@@ -1,3 +1,4 @@
+// Reductions on a GPU, of every type and operator.
 #include "kernels/reduce.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// Rows that are copied and added up by lists.
 #include "kernels/row_lists.h"
 
 #include <cstring>
@@ -12,8 +13,8 @@
 namespace moeccl::gpu {
 namespace {
 
-// Of any sign and size, with all bits of a float32: products with elements are not exact, so that
-// it shows whether they are rounded before they are added.
+// A weight of any sign and size, with all bits of a float32: products with elements are not exact,
+// so that it shows whether they are rounded before they are added.
 float anyWeight(Random& random) {
   const float weight =
       std::ldexp(static_cast<float>(random() % (1 << 24)) + 1, static_cast<int>(random() % 5) - 24);

@@ -1,3 +1,4 @@
+// The rows of the table: kernels, types and sizes.
 #include "tests/kernels/cases.h"
 
 #include <algorithm>

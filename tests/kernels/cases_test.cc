@@ -1,3 +1,4 @@
+// Every case of the table gives the plain loops' result.
 #include "tests/kernels/cases.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Copies of blocks at odd addresses and sizes.
 #include "kernels/copy.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Conversions of float16, against the compiler's.
 #include <gtest/gtest.h>
 
 #include <bit>

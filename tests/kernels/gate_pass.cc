@@ -1,3 +1,4 @@
+// Draws batches and runs gates on them.
 #include "tests/kernels/gate_pass.h"
 
 #include <cmath>

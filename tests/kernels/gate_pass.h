@@ -20,7 +20,8 @@ struct Batch {
   std::optional<Draw> draw;
 };
 
-// Of every kind, in many sizes: one expert, all experts chosen, no token and groups cut short too.
+// Gates of every kind, in many sizes: one expert, all experts chosen, no token and groups cut short
+// too.
 std::vector<Config> everyConfig();
 std::string nameOf(const Config& config);
 // With data from `seed`. Few different values make equal logits common.

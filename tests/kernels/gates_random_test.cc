@@ -1,3 +1,4 @@
+// The random numbers of gates: known answers, independence and moments.
 #include <gtest/gtest.h>
 
 #include <cmath>

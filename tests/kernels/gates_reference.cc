@@ -1,3 +1,4 @@
+// Adds logits up in chains of 32, as the real gates do, and asks the reference.
 #include "tests/kernels/gates_reference.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ moe_reference::Chance chanceOf(const Batch& batch) {
                            std::int64_t expert) { return Random(draw).normal(token, expert); }};
 }
 
-// Of a token with each expert, in chains of 32.
+// Products of a token with each expert, in chains of 32.
 template <typename Real>
 Row products(const Batch& batch, std::int64_t token, const std::vector<double>& matrix) {
   const std::int64_t embedding = batch.config.embedding, experts = batch.config.experts;

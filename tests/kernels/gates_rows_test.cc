@@ -1,3 +1,4 @@
+// Which tokens a part of a batch has, row by row.
 #include <gtest/gtest.h>
 
 #include <random>

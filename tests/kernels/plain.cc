@@ -1,3 +1,4 @@
+// One loop over elements for each kernel.
 #include "tests/kernels/plain.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Ranking of tokens by experts at the limits of its counters.
 #include "kernels/ranking.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// Reductions whose results are known: wrap-around, NaN, signs of zero.
 #include "kernels/reduce.h"
 
 #include <gtest/gtest.h>

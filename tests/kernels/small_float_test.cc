@@ -1,3 +1,4 @@
+// Conversions of 8- and 16-bit floats, value by value.
 #include "kernels/small_float.h"
 
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "algorithms/schedules/registry.h"
+#include "algorithms/schedules/schedule_registry.h"
 
 namespace moeccl {
 namespace {

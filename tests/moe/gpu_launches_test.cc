@@ -71,7 +71,7 @@ Asked mostAsked(const std::vector<GpuCall>& calls, int devices) {
   return most;
 }
 
-// Of a call, by what the first and two more of it ask for.
+// What a call asks for, by the first and two more of it.
 template <typename Calls>
 Asked perCall(const Calls& askedIn) {
   const Asked once = askedIn(1), thrice = askedIn(3);

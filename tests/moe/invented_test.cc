@@ -6,7 +6,7 @@
 #include <random>
 #include <string>
 
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 #include "tests/api/profiles.h"
 #include "tests/moe/learn.h"
 #include "tests/moe/on_layer.h"

@@ -166,7 +166,7 @@ struct Permutation {
   std::vector<std::int64_t> slots{1, -1, 0, 2};
   std::vector<Real> weights{0.5f, 0.25f, 0.125f, 2.0f};
   Choices<Real> choices{experts.data(), slots.data(), weights.data(), 2, 2};
-  // Of the rows of places: first choice of token 0, then both of token 1.
+  // The choices that rows of places are of: first choice of token 0, then both of token 1.
   std::vector<std::int64_t> rows{1, 6, 5};
 };
 

@@ -1,3 +1,4 @@
+// Runs the passes of a task, and returns what the layer has learned.
 #include "tests/moe/learn.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ using moe_reference::Elements;
 using moe_reference::encode;
 using moe_reference::Gradients;
 
-// Of one backward pass, what `how` asks for.
+// The gradients of one backward pass that `how` asks for.
 Gradients gradientsOf(const How& how, Gradients once) {
   for (auto Gradients::*weights :
        {&Gradients::gate, &Gradients::noise, &Gradients::w1, &Gradients::b1, &Gradients::w2,

@@ -183,8 +183,8 @@ void PrintTo(const Believed& it, std::ostream* out) { *out << it.name; }
 
 class Clusters : public testing::TestWithParam<Believed> {};
 
-// Of layers whose choice is wrong to begin with, by more than noise and what a change must gain,
-// and of some whose choice is right.
+// The choice of some layers is wrong to begin with, by more than noise and what a change must gain,
+// and that of others is right.
 TEST_P(Clusters, RunTheFastestScheduleWithin200Steps) {
   constexpr int kWrong = 8, kRight = 8;
   std::mt19937 random(1);

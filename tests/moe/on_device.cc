@@ -1,3 +1,4 @@
+// Copies a layer's memory to the device, runs passes there, and compares.
 #include "tests/moe/on_device.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Makes grid and layer of a problem on every rank.
 #include "tests/moe/on_layer.h"
 
 namespace moeccl::test {

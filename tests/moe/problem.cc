@@ -1,3 +1,4 @@
+// Draws a problem by its seed, and checks what a layer has made of it.
 #include "tests/moe/problem.h"
 
 #include <algorithm>

@@ -95,7 +95,7 @@ std::vector<Problem> routedProblems();
 // The hard one of that name, the first of several.
 Problem hardProblem(const std::string& name);
 
-// Of a case of a test, and what --gtest_list_tests says of it.
+// The name of a test's case, and what --gtest_list_tests says of it.
 std::string nameOfCase(const Problem& problem);
 void PrintTo(const Problem& problem, std::ostream* out);
 

@@ -21,7 +21,7 @@ struct Case {
   Chance chance;
 };
 
-// Of the kind that the gate asks for, such that jitter is exact.
+// Random numbers of the kind that the gate asks for, such that jitter is exact.
 Chance chanceOf(const moecclMoeConfig_t& config) {
   const auto uniform = [](std::int64_t token, std::int64_t i) {
     return static_cast<double>(1 + (5 * token + 3 * i) % 7) / 8;

@@ -1,3 +1,4 @@
+// Runs a problem's layer on ranks that are threads, and reports what is wrong.
 #include <gtest/gtest.h>
 
 #include <limits>

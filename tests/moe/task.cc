@@ -1,3 +1,4 @@
+// Computes by the reference what a layer must learn.
 #include "tests/moe/task.h"
 
 #include <cmath>

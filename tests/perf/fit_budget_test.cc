@@ -1,3 +1,4 @@
+// How moeccl-fit shares its time among what it measures.
 #include <gtest/gtest.h>
 
 #include "perf/fit/budget.h"

@@ -1,3 +1,4 @@
+// When moeccl-fit says that other programs took the processors.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,3 +1,4 @@
+// Which algorithms moeccl-fit stops measuring, and when.
 #include <gtest/gtest.h>
 
 #include <algorithm>

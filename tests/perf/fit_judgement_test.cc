@@ -1,3 +1,4 @@
+// Which measured times cannot be true.
 #include <gtest/gtest.h>
 
 #include "perf/fit/judgement.h"

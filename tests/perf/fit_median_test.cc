@@ -1,3 +1,4 @@
+// Medians and what they vouch for.
 #include <gtest/gtest.h>
 
 #include <random>

@@ -1,3 +1,4 @@
+// The options of moeccl-fit.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

@@ -1,3 +1,4 @@
+// Which pairs of ranks moeccl-fit measures.
 #include <gtest/gtest.h>
 
 #include "perf/fit/pairs.h"

@@ -1,3 +1,4 @@
+// What moeccl-fit measures on a grid, each thing once.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The options of layers in moeccl-perf.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 

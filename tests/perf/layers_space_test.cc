@@ -1,3 +1,4 @@
+// Which layers are drawn for a seed.
 #include <gtest/gtest.h>
 
 #include <algorithm>

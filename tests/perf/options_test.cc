@@ -1,3 +1,4 @@
+// The options of moeccl-perf.
 #include "perf/perf/options.h"
 
 #include <gtest/gtest.h>

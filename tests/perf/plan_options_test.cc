@@ -1,3 +1,4 @@
+// The options of moeccl-plan that predict.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// Spreads, quantiles and ratios of repetitions.
 #include "perf/common/statistics.h"
 
 #include <gtest/gtest.h>

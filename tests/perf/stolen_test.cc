@@ -1,3 +1,4 @@
+// The time that a hypervisor has taken, as /proc/stat says it.
 #include "perf/common/stolen.h"
 
 #include <gtest/gtest.h>

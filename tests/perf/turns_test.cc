@@ -1,3 +1,4 @@
+// Competitors take turns, and disturbed ones are repeated.
 #include "perf/common/turns.h"
 
 #include <gtest/gtest.h>

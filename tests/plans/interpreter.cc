@@ -1,3 +1,4 @@
+// Takes ops that may run one by one at random.
 #include "tests/plans/interpreter.h"
 
 #include <algorithm>
@@ -80,7 +81,7 @@ class Interpreter {
            describe(plans_[ops_[op].rank], ops_[op].op) + ")";
   }
 
-  // Of a piece. Where payloads are summed, those of one number are equally large.
+  // The value of a piece. Where payloads are summed, those of one number are equally large.
   Value valueOf(Payload piece) const {
     Payload whole{piece.rank, piece.block / pieces_};
     if (promise_.identity) whole = promise_.identity(whole);

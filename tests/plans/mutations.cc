@@ -1,3 +1,4 @@
+// Changes one op, block or dependence at a time.
 #include "tests/plans/mutations.h"
 
 #include <algorithm>

@@ -23,8 +23,8 @@ namespace {
 
 std::vector<Blocks> runs(const BlockList& list) { return {list.runs().begin(), list.runs().end()}; }
 
-// Of 16 bytes wherever there is enough for all, or GPUs would move them byte by byte; and nothing
-// is lost.
+// Pieces are multiples of 16 bytes wherever there is enough for all, or GPUs would move them byte
+// by byte. Nothing is lost.
 TEST(Extents, PiecesBeginWhereVectorsCan) {
   for (const std::size_t unit : {1, 2, 4, 8})
     for (int pieces = 1; pieces < 9; ++pieces)

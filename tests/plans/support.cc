@@ -1,3 +1,4 @@
+// Builds plans of all ranks, and lists topologies.
 #include "tests/plans/support.h"
 
 #include <algorithm>

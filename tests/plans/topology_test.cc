@@ -1,3 +1,4 @@
+// How topologies number nodes, and what they refuse.
 #include "algorithms/topology.h"
 
 #include <gtest/gtest.h>

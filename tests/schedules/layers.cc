@@ -1,3 +1,4 @@
+// Draws grids, sizes and routings.
 #include "tests/schedules/layers.h"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 
 namespace moeccl::schedules {
 

@@ -7,7 +7,7 @@
 #include <iostream>
 #include <map>
 
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 #include "tests/schedules/layers.h"
 #include "tests/schedules/mutations.h"
 #include "tests/schedules/support.h"

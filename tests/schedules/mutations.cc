@@ -1,3 +1,4 @@
+// Changes one phase, table or shape at a time.
 #include "tests/schedules/mutations.h"
 
 #include <algorithm>

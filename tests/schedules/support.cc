@@ -1,3 +1,4 @@
+// Transforms every registered schedule in every way.
 #include "tests/schedules/support.h"
 
 namespace moeccl::schedules {

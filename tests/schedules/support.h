@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "algorithms/schedules/registry.h"
+#include "algorithms/schedules/schedule_registry.h"
 
 namespace moeccl::schedules {
 

@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 #include "tests/schedules/layers.h"
 #include "tests/schedules/support.h"
 

@@ -9,6 +9,7 @@ import unittest
 HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, HERE)
 import exports  # noqa: E402
+import files  # noqa: E402
 import headers  # noqa: E402
 import readme  # noqa: E402
 import scripts  # noqa: E402
@@ -101,6 +102,30 @@ class Exports(unittest.TestCase):
     def test_needed(self):
         library = next(path for path in ("/proc/self/exe", sys.executable) if os.path.exists(path))
         self.assertTrue(any(name.startswith("libc.so") for name in exports.dynamic(library, "NEEDED")))
+
+
+class Files(unittest.TestCase):
+    def problems(self, tree):
+        with tempfile.TemporaryDirectory() as folder:
+            for path, text in tree.items():
+                path = os.path.join(folder, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w") as file:
+                    file.write(text)
+            return files.problems(folder)
+
+    def test_problems(self):
+        right = {"algorithms/a/ring.cc": "// A ring.\n", "algorithms/b/ring.cc": "// Another.\n", "src/x/a.h": "/* A. */\n",
+                 "perf/a.h": "// A.\n", "src/bindings/x/a.h": "// A.\n", "src/x/a.py": "a()\n"}
+        self.assertEqual(self.problems(right), [])
+        for path, text, said in (
+                ("src/x/b.cc", "#include <a>\n// A.\n", "src/x/b.cc does not begin with a comment"),
+                ("tests/b.cu", "//\n", "tests/b.cu does not begin with a comment"),
+                ("src/y/a.h", "// A.\n", "src/x/a.h and src/y/a.h have the same name"),
+                ("kernels/ring.cc", "// A.\n", "and kernels/ring.cc have the same name")):
+            found = self.problems({**right, path: text})
+            self.assertEqual(len(found), 1, found)
+            self.assertIn(said, found[0])
 
 
 class Headers(unittest.TestCase):

@@ -319,7 +319,7 @@ TEST(MeshWatch, AStoppedRankLives) {
   });
 }
 
-// Of all that ranks tell while their connections are reset nothing is lost, and nobody is lost.
+// Nothing is lost that ranks tell while their connections are reset, and nobody is lost.
 TEST(MeshWatch, AConnectionThatIsResetIsMadeAgain) {
   constexpr int kNotices = 200;
   const Topology topology = nodesOf({2, 1, 1});
@@ -443,7 +443,7 @@ TEST(MeshConnect, FilesOfTheDeadAreRemoved) {
   EXPECT_EQ(unlink(plain.c_str()), 0);
 }
 
-// Of rank 1 of two, whose rank 0 listens at `path`, as this test does.
+// The all-gather of rank 1 of two, whose rank 0 listens at `path`, as this test does.
 class WithImpostor final : public Oob {
  public:
   explicit WithImpostor(std::string path) : path_(std::move(path)) {}
@@ -553,7 +553,7 @@ TEST(MeshConnect, IsTriedAgainUntilThePeerHasWelcomedTheRank) {
   expectSuccess({outcome});
 }
 
-// Of rank 0 of two, at whose socket this test dials.
+// The all-gather of rank 0 of two, at whose socket this test dials.
 class WithDialer final : public Oob {
  public:
   int rank() const override { return 0; }

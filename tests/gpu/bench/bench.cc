@@ -1,3 +1,4 @@
+// Captures work into graphs, replays them and prints their times.
 #include "tests/gpu/bench/bench.h"
 
 #include <algorithm>

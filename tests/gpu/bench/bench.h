@@ -37,7 +37,7 @@ class Bench {
   ~Bench();
 
   bool quick() const { return options_.quick; }
-  // Of a decoding step, and of one in training.
+  // The tokens of a decoding step, and of one in training.
   std::vector<std::int64_t> decoding() const;
   std::int64_t training() const { return quick() ? 24 : 8192; }
   std::vector<std::int64_t> tokens() const;

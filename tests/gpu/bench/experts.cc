@@ -1,3 +1,4 @@
+// Times of experts' matrix products.
 #include <algorithm>
 #include <span>
 #include <string>

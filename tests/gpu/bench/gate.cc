@@ -1,3 +1,4 @@
+// Times of gates, forward and backward.
 #include <span>
 #include <string>
 
@@ -67,7 +68,7 @@ class Problem {
       choose(turn, withSums ? sums_.data() : nullptr, stream);
     });
   }
-  // Of what has been chosen before.
+  // Times places for what has been chosen before.
   void place(const std::string& name) {
     const double bytes = 20.0 * static_cast<double>(chosen_.size());
     bench_.measure({name, sizes_, bytes}, 1, [&](int, cudaStream_t stream) { place(stream); });

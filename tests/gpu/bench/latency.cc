@@ -1,3 +1,4 @@
+// Times of the steps of routes in latency mode.
 #include <array>
 #include <memory>
 #include <numeric>

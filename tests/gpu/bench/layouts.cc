@@ -1,3 +1,4 @@
+// Times of tokens on their way to places, and of transposed blocks.
 #include <utility>
 
 #include "kernels/copy.h"

@@ -1,3 +1,4 @@
+// Times of the lists that say which token goes where.
 #include <numeric>
 #include <span>
 

@@ -1,3 +1,4 @@
+// Times of rows that are copied, added up and converted.
 #include "kernels/narrow.h"
 #include "kernels/quantise.h"
 #include "kernels/reduce.h"

@@ -71,7 +71,7 @@ void multiply(Products all, const typename Format::Bits* a, const typename Forma
       }
 }
 
-// Of products whose matrices' addresses lie on the GPU.
+// Launches products whose matrices' addresses lie on the GPU.
 template <typename Format>
 cublasStatus_t launchListed(const Products& all, const void* const* a, const void* const* b,
                             void* const* c, cudaStream_t stream) {

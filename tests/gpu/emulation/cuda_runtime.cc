@@ -1,3 +1,4 @@
+// The functions of the CUDA runtime, for kernels that the emulator runs.
 #include <cuda_runtime.h>
 #include <dlfcn.h>
 
@@ -12,7 +13,7 @@ namespace {
 
 using Work = std::function<void()>;
 
-// Of the thread that calls, like everything here.
+// The queue of the thread that calls, like everything here.
 thread_local std::vector<Work> queue;
 thread_local std::string broken;  // what a kernel did wrong; kept until somebody is told
 thread_local cudaError_t last = cudaSuccess;

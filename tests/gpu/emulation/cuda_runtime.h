@@ -229,7 +229,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
 namespace moeccl::emulation {
 
-// Of kernels and memsets, so far, by the thread that calls.
+// The number of kernels and memsets so far, by the thread that calls.
 std::int64_t launches();
 
 // Behind what the stream has, and without a launch: what lay in memory that is lent is lost.

@@ -1,3 +1,4 @@
+// Switches the fibres of a block from barrier to barrier.
 #include "tests/gpu/emulation/emulator.h"
 
 #include <algorithm>

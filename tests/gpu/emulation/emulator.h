@@ -17,14 +17,14 @@ struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
-// Of the thread that runs.
+// The indices and sizes of the thread that runs.
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
 inline constexpr int warpSize = 32;
 
 namespace moeccl::emulation {
 
-// Of blocks, and of the threads in each.
+// The order of blocks, and of the threads in each.
 enum class Order { rising, falling, random };
 void setOrder(Order order, unsigned seed);
 
@@ -44,7 +44,7 @@ struct Site {
 std::string run(dim3 blocks, dim3 threads, const std::function<void()>& kernel,
                 std::size_t sharedBytes = 0);
 
-// Of the last run: the most warps of a block of which threads have voted or shuffled. 0: none has.
+// The most warps of a block in the last run of which threads have voted or shuffled. 0: none has.
 int busyWarps();
 
 // What follows is called by threads of kernels.
@@ -56,7 +56,7 @@ void waitForBlock(const char* what, Site site);
 // every lane of the warp, valid for those of the mask until this thread waits again.
 const std::uint64_t* meet(const char* what, unsigned mask, std::uint64_t word, Site site);
 int laneOfThread();
-// Of the block.
+// The memory that the block shares.
 std::byte* sharedMemory();
 // Ends the kernel.
 [[noreturn]] void fault(const std::string& text, Site site);

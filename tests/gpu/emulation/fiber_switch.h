@@ -11,7 +11,7 @@
 
 namespace moeccl::emulation {
 
-// Of one fibre, and of whoever enters it. Each call is next to a switch.
+// What sanitizers are told of one fibre, and of whoever enters it. Each call is next to a switch.
 class FiberSwitch {
  public:
 #ifdef MOECCL_ADDRESS_SANITIZER

@@ -1,3 +1,4 @@
+// Starts ranks, reads what they tell, and kills those that hang.
 #include "tests/gpu/launcher/launcher.h"
 
 #include <fcntl.h>

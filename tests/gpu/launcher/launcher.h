@@ -24,8 +24,8 @@ struct Launch {
   std::vector<std::string> tests;   // names, by number
   std::chrono::milliseconds limit;  // how long a rank may say nothing
   std::string context;              // printed behind the tests' names: "on 2+2 ranks"
-  // Of a rank: the program and its arguments, and NAME=VALUE, for what is not in the environment
-  // already.
+  // What a rank is started with: the program and its arguments, and NAME=VALUE, for what is not in
+  // the environment already.
   std::function<std::vector<std::string>(int rank)> command = {}, environment = {};
 };
 

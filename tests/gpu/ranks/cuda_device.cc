@@ -1,3 +1,4 @@
+// A real device by the CUDA runtime.
 #include "tests/gpu/ranks/cuda_device.h"
 
 #include <cuda_runtime.h>

@@ -110,7 +110,7 @@ class ByHand {
   std::vector<Gpu::Event> events_;    // the fork, and the ends of those lanes
 };
 
-// Of a call, on the GPU, and on the host until it is enqueued.
+// The times of a call, on the GPU, and on the host until it is enqueued.
 struct Microseconds {
   double gpu, host;
 };

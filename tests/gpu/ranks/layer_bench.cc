@@ -27,7 +27,7 @@ struct Layer {
     return 4.0 * static_cast<double>(config.tokens * config.topK) *
            static_cast<double>(config.embedding * config.hidden);
   }
-  // Of the matrices that serve a token, read once.
+  // The bytes of the matrices that serve a token, read once.
   double bytes() const {
     const double busy = static_cast<double>(std::min(config.tokens * config.topK, config.experts));
     return 4 * busy * static_cast<double>(config.embedding * config.hidden);

@@ -33,7 +33,7 @@ struct Options {
   std::string only;
   int limitSeconds = 120;
   bool quick = false, bench = false;
-  // Of a rank's process.
+  // Set in a rank's process.
   int rank = -1;
   std::string id, tests;
 };

@@ -1,3 +1,4 @@
+// Registers tests and benchmarks of ranks, and gives each the communicators that it asks for.
 #include "tests/gpu/ranks/rank.h"
 
 #include <stdexcept>

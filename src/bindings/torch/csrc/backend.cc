@@ -1,3 +1,4 @@
+// The calls of c10d::Backend, each of which becomes a launch on a communicator.
 #include "backend.h"
 
 #include <c10/core/DeviceGuard.h>

@@ -33,7 +33,7 @@ class MoecclBackend final : public c10d::Backend {
   void setSequenceNumberForGroup() override {}
   void abort() override;
   void shutdown() override;
-  // Of some ranks of the group, for their own calls; collective over them.
+  // Makes a communicator of some ranks of the group, for their own calls; collective over them.
   std::shared_ptr<Communicator> subset(const std::vector<int>& ranks) const;
   const std::shared_ptr<Waits>& waits() const { return waits_; }
 
@@ -83,7 +83,7 @@ class MoecclBackend final : public c10d::Backend {
                           const c10d::AllgatherOptions& options);
   WorkPointer message(c10d::OpType type, Needs needs, const Launch& launch);
   WorkPointer newWork(c10d::OpType type, Needs needs, bool onCuda);
-  // Of what `needs` has: the host's, or that of the device.
+  // The communicator for what `needs` has: the host's, or that of the device.
   Communicator& communicatorFor(const Needs& needs, std::shared_ptr<Communicator>* holder,
                                 moecclStream_t* stream);
   std::string where() const;

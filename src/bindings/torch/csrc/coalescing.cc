@@ -1,3 +1,4 @@
+// Launches what was gathered as one group of the library's.
 #include "coalescing.h"
 
 #include <pybind11/pybind11.h>

@@ -26,7 +26,7 @@ class Coalescing {
   void launch(moecclStream_t stream, const std::string& where) const;
 
   bool onCuda() const { return onCuda_; }
-  // Of all calls, once they are launched.
+  // The needs of all calls, once they are launched.
   Needs takeNeeds() { return std::move(needs_); }
 
  private:

@@ -1,3 +1,4 @@
+// Makes communicators by a store, and lends streams and events of theirs.
 #include "communicator.h"
 
 #include <c10/util/hash.h>

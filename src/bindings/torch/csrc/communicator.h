@@ -20,10 +20,10 @@ void check(moecclResult_t result, moecclComm_t comm, const std::string& where);
 
 class Communicator {
  public:
-  // Of all ranks that share `store`. Collective.
+  // Makes a communicator of all ranks that share `store`. Collective.
   static std::shared_ptr<Communicator> create(c10d::Store& store, int rank, int size,
                                               std::chrono::milliseconds timeout);
-  // Of `ranks` of this one; collective over them.
+  // Makes a communicator of `ranks` of this one; collective over them.
   std::shared_ptr<Communicator> subset(const std::vector<int>& ranks,
                                        std::chrono::milliseconds timeout);
   // On the CUDA device that is current. Collective.
@@ -34,7 +34,7 @@ class Communicator {
   const std::string& name() const { return name_; }
   moecclComm_t comm() const { return comm_; }
   bool aborted() const { return comm_ == nullptr; }
-  // Of calls from now on.
+  // The timeout of calls from now on.
   void setTimeout(std::chrono::milliseconds timeout);
   // The stream of asynchronous collectives, which run one after another.
   moecclStream_t stream();

@@ -84,9 +84,9 @@ std::string textOf(const Call& call) {
   return text;
 }
 
-// Of tokens and rows. Throws ValueError where there is none.
+// The datatype of tokens and rows. Throws ValueError where there is none.
 moecclDataType_t datatypeOf(at::ScalarType type);
-// Of rows on their way. Throws ValueError where there is none.
+// The datatype of rows on their way. Throws ValueError where there is none.
 moecclDataType_t wireOf(at::ScalarType type);
 
 // Throws ValueError where an index is none of an expert's, nor -1, or a token names one twice,

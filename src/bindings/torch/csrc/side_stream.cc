@@ -1,3 +1,4 @@
+// Makes the stream wait for the current one, and keeps tensors until it has used them.
 #include "side_stream.h"
 
 #include <c10/core/Event.h>

@@ -1,3 +1,4 @@
+// Runs handlers that are due, and keeps what they raise until the call has returned.
 #include "signals.h"
 
 #include <pybind11/pybind11.h>

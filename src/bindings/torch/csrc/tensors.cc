@@ -1,3 +1,4 @@
+// Makes tensors contiguous where calls need that, and knows their datatypes.
 #include "tensors.h"
 
 #include <ATen/MemoryOverlap.h>

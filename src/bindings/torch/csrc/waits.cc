@@ -1,3 +1,4 @@
+// Writes to the store and reads what other ranks have written.
 #include "waits.h"
 
 #include <algorithm>

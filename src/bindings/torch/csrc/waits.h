@@ -14,8 +14,8 @@
 
 namespace moeccl::torch {
 
-// Of one group. Ranks that wait for longer than kPatience look into the store. What they wait in is
-// written there only where the group has layers.
+// What ranks of one group wait in. Ranks that wait for longer than kPatience look into the store.
+// What they wait in is written there only where the group has layers.
 class Waits {
  public:
   static constexpr std::chrono::milliseconds kPatience{500};

@@ -1,3 +1,4 @@
+// Waits for events, on hosts or by CUDA's streams, and tells of errors.
 #include "work.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>

@@ -25,7 +25,7 @@ class MoecclWork final : public c10d::Work {
     std::vector<at::Tensor> outputs;           // the result
     std::shared_ptr<int> source;               // of a receive of anybody
 
-    // Of the first tensor on CUDA; there is one.
+    // The device of the first tensor on CUDA; there is one.
     c10::Device cudaDevice() const;
   };
 
@@ -46,7 +46,7 @@ class MoecclWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
   uint64_t getSequencenumber() const override { return sequence_; }
 
-  // Of a collective; else null and left out. Before finishWith.
+  // The group's, for a collective; else null and left out. Set before finishWith.
   std::shared_ptr<Waits> waits;
   Wait::Of of = Wait::Of::some;
   int64_t number = -1;  // of the group's collectives

@@ -1,8 +1,7 @@
 // Events of host streams.
-#include "src/comm/event.h"
-
 #include "moeccl/moeccl.h"
 #include "src/api/handles.h"
+#include "src/comm/event.h"
 
 using moeccl::boundary;
 using moeccl::require;

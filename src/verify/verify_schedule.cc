@@ -1,6 +1,6 @@
 // Runs both passes of a schedule on numbers of a field, and compares outputs, gate sums and
 // gradients with what the layer's function says they must be.
-#include "src/verify/schedule.h"
+#include "src/verify/verify_schedule.h"
 
 #include <algorithm>
 #include <numeric>
