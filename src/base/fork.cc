@@ -4,7 +4,6 @@
 #include <pthread.h>
 
 #include <mutex>
-#include <ranges>
 #include <vector>
 
 namespace moeccl {
@@ -31,7 +30,7 @@ class Forks {
 
   void lock() {
     mutex_.lock();
-    for (const ForkHandler& handler : std::views::reverse(handlers_)) handler.lock();
+    for (auto handler = handlers_.rbegin(); handler != handlers_.rend(); ++handler) handler->lock();
   }
   void unlock() {
     for (const ForkHandler& handler : handlers_) handler.unlock();
