@@ -251,15 +251,11 @@ Line CostModel::line(Collective collective, const AlgorithmChoice& given,
                      const AlgorithmChoice& candidate) {
   const Candidate* const known = candidateOf(collective, given, candidate);
   if (known == nullptr || topology_.ranks() == 1) return {};
-  std::vector<FeaturePoint> points;
-  if (known->curve != nullptr)
-    for (const Point& sample : known->curve->samples)
-      points.push_back({{1, sample.x}, sample.seconds, sample.spread});
-  else
-    for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
-      points.push_back({{1, bytes}, seconds(candidatesOf(collective, given), *known, bytes), 0});
-  const FeatureFit fit = fitFeatures(points);
-  return {fit.coefficients[0], fit.coefficients[1]};
+  if (known->curve != nullptr) return known->curve->fit.line;
+  std::vector<Point> points;
+  for (double bytes = 1 << 10; bytes <= 1 << 26; bytes *= 4)
+    points.push_back({bytes, seconds(candidatesOf(collective, given), *known, bytes), 0});
+  return fitLine(points).line;
 }
 
 }  // namespace moeccl

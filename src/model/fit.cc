@@ -1,4 +1,4 @@
-// Fits lines, and sums of features, to measured times by least squares of relative errors.
+// Fits sums of features to measured times by least squares of relative errors; a line has two.
 // Coefficients are never negative, and samples that spread less count more.
 #include "src/model/fit.h"
 
@@ -16,6 +16,7 @@ namespace {
 
 // Relative errors that samples have besides their spread, since no model is exact.
 constexpr double kModelError = 0.02;
+
 void require(bool holds, std::size_t index, const char* what, double value, const char* right) {
   if (!holds)
     throw Error(moecclInvalidArgument,
@@ -35,22 +36,22 @@ double median(std::vector<double> values) {
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
+using Points = std::span<const FeaturePoint>;
+
 // The median of those that are known; 0: none is.
-template <typename Sample>
-double typicalSpread(std::span<const Sample> samples) {
+double typicalSpread(Points points) {
   std::vector<double> known;
-  for (const Sample& sample : samples)
-    if (sample.spread > 0) known.push_back(sample.spread);
+  for (const FeaturePoint& point : points)
+    if (point.spread > 0) known.push_back(point.spread);
   return known.empty() ? 0 : median(std::move(known));
 }
 
 // The weight of each sample's squared relative error, 1 on average.
-template <typename Sample>
-std::vector<double> weightsOf(std::span<const Sample> samples) {
-  const double typical = typicalSpread(samples);
+std::vector<double> weightsOf(Points points) {
+  const double typical = typicalSpread(points);
   std::vector<double> weights;
-  for (const Sample& sample : samples) {
-    const double spread = sample.spread > 0 ? sample.spread : typical;
+  for (const FeaturePoint& point : points) {
+    const double spread = point.spread > 0 ? point.spread : typical;
     weights.push_back(1 / (kModelError * kModelError + spread * spread));
   }
   const double mean =
@@ -60,50 +61,61 @@ std::vector<double> weightsOf(std::span<const Sample> samples) {
 }
 
 // Least squares of relative errors: rows divided by what was measured, so that the target is 1.
-template <typename Sample, typename FeatureOf>
-std::vector<double> solve(std::span<const Sample> samples, std::span<const double> weights,
-                          std::size_t features, FeatureOf featureOf) {
+// `features`: how many of each point's.
+std::vector<double> solve(Points points, std::span<const double> weights, std::size_t features) {
   std::vector<std::vector<double>> columns(features);
   std::vector<double> target;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
+  for (std::size_t i = 0; i < points.size(); ++i) {
     const double weight = std::sqrt(weights[i]);
     for (std::size_t f = 0; f < features; ++f)
-      columns[f].push_back(weight * featureOf(samples[i], f) / samples[i].seconds);
+      columns[f].push_back(weight * points[i].features[f] / points[i].seconds);
     target.push_back(weight);
   }
   return nonNegativeLeastSquares(columns, target);
 }
 
-template <typename Sample, typename Predict>
-double squaredError(std::span<const Sample> samples, std::span<const double> weights,
-                    Predict predict) {
+template <typename Predict>
+double squaredError(Points points, std::span<const double> weights, Predict predict) {
   double sum = 0;
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const double error = predict(samples[i]) / samples[i].seconds - 1;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    const double error = predict(points[i]) / points[i].seconds - 1;
     sum += weights[i] * error * error;
   }
   return sum;
 }
 
-template <typename Sample, typename Predict>
-FitAgreement agreementOf(std::span<const Sample> samples, std::span<const double> weights,
-                         Predict predict) {
+FitAgreement agreementOf(Points points, std::span<const double> weights, const FeatureFit& fit) {
+  const auto predict = [&](const FeaturePoint& point) { return fit.at(point.features); };
   FitAgreement agreement;
   std::vector<double> errors;
-  for (const Sample& sample : samples)
-    errors.push_back(std::abs(predict(sample) / sample.seconds - 1));
+  for (const FeaturePoint& point : points)
+    errors.push_back(std::abs(predict(point) / point.seconds - 1));
   agreement.worstError = std::ranges::max(errors);
   agreement.medianError = median(std::move(errors));
-  const double constant =
-      solve(samples, weights, 1, [](const Sample&, std::size_t) { return 1.0; })[0];
-  const double total = squaredError(samples, weights, [&](const Sample&) { return constant; });
-  const double left = squaredError(samples, weights, predict);
+  std::vector<FeaturePoint> ones(points.begin(), points.end());
+  for (FeaturePoint& point : ones) point.features = {1};
+  const double constant = solve(ones, weights, 1)[0];
+  const double total = squaredError(points, weights, [&](const FeaturePoint&) { return constant; });
+  const double left = squaredError(points, weights, predict);
   // Samples that are all the same, but for rounding, leave nothing to explain.
-  agreement.r2 = total <= 1e-20 * static_cast<double>(samples.size()) ? 1 : 1 - left / total;
+  agreement.r2 = total <= 1e-20 * static_cast<double>(points.size()) ? 1 : 1 - left / total;
   return agreement;
 }
 
+// Points that have been checked.
+FeatureFit fitted(Points points) {
+  const std::vector<double> weights = weightsOf(points);
+  FeatureFit fit;
+  fit.coefficients = solve(points, weights, points[0].features.size());
+  fit.agreement = agreementOf(points, weights, fit);
+  return fit;
+}
+
 }  // namespace
+
+double FeatureFit::at(std::span<const double> features) const {
+  return std::inner_product(coefficients.begin(), coefficients.end(), features.begin(), 0.0);
+}
 
 Fit fitLine(std::span<const Point> points) {
   if (points.empty()) throw Error(moecclInvalidArgument, "there are no samples to fit a line to");
@@ -114,21 +126,13 @@ Fit fitLine(std::span<const Point> points) {
   }
   std::vector<Point> sorted(points.begin(), points.end());
   std::ranges::stable_sort(sorted, {}, &Point::x);
-  const std::span<const Point> samples = sorted;
-  const std::vector<double> weights = weightsOf(samples);
-  const bool oneSize = samples.front().x == samples.back().x;
-  std::vector<double> line =
-      solve(samples, weights, oneSize ? 1 : 2,
-            [](const Point& point, std::size_t feature) { return feature == 0 ? 1.0 : point.x; });
-  line.resize(2);
-  Fit fit{{line[0], line[1]}, {}};
-  fit.agreement =
-      agreementOf(samples, weights, [&](const Point& point) { return fit.at(point.x); });
-  return fit;
-}
-
-double FeatureFit::at(std::span<const double> features) const {
-  return std::inner_product(coefficients.begin(), coefficients.end(), features.begin(), 0.0);
+  const bool oneSize = sorted.front().x == sorted.back().x;
+  std::vector<FeaturePoint> samples;
+  for (const auto& [x, seconds, spread] : sorted)
+    samples.push_back({oneSize ? std::vector{1.0} : std::vector{1.0, x}, seconds, spread});
+  FeatureFit fit = fitted(samples);
+  fit.coefficients.resize(2);
+  return {{fit.coefficients[0], fit.coefficients[1]}, fit.agreement};
 }
 
 FeatureFit fitFeatures(std::span<const FeaturePoint> points) {
@@ -143,14 +147,7 @@ FeatureFit fitFeatures(std::span<const FeaturePoint> points) {
               "between 0 and 1e100");
     check(i, points[i].seconds, points[i].spread);
   }
-  const std::vector<double> weights = weightsOf(points);
-  FeatureFit fit;
-  fit.coefficients = solve(points, weights, count, [](const FeaturePoint& point, std::size_t f) {
-    return point.features[f];
-  });
-  fit.agreement = agreementOf(points, weights,
-                              [&](const FeaturePoint& point) { return fit.at(point.features); });
-  return fit;
+  return fitted(points);
 }
 
 }  // namespace moeccl

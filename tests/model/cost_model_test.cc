@@ -379,6 +379,18 @@ TEST(CostModel, LinesGoThroughWhatWasMeasured) {
   EXPECT_NEAR(line.beta, 1e-9, 1e-15);
 }
 
+// A profile's file may have other fits than its samples would get.
+TEST(CostModel, TheLineOfACurveIsItsFit) {
+  auto profile = std::make_shared<Profile>(*twoLines("2x4"));
+  std::vector<Curve> curves(profile->curves().begin(), profile->curves().end());
+  for (Curve& curve : curves) curve.fit.line = {2e-3, 3e-9};
+  profile->setCurves(std::move(curves));
+  CostModel model(Topology::even(2, 4), profile);
+  EXPECT_EQ(
+      model.line(Collective::allToAll, {}, {findAlgorithm(Collective::allToAll, "linear"), {}}),
+      (Line{2e-3, 3e-9}));
+}
+
 TEST(Alternatives, AreFoundByTheirNames) {
   Parameters problem;
   problem.experts = 3;
