@@ -38,9 +38,12 @@ LocalWork workOf(const LayerShape& shape) {
           static_cast<double>(shape.localExperts)};
 }
 
-moecclProfile_t handleOf(std::unique_ptr<moecclProfile> profile) {
-  addHandle(HandleKind::profile, profile.get());
-  return profile.release();
+moecclProfile_t handleOf(Profile profile) {
+  auto handle = std::make_unique<moecclProfile>();
+  handle->profile = std::make_shared<const Profile>(profile);
+  handle->open = std::move(profile);
+  addHandle(HandleKind::profile, handle.get());
+  return handle.release();
 }
 
 // The name that profiles have for an algorithm, which is given as MOECCL_ALGO takes it.
@@ -55,18 +58,6 @@ std::string usualName(Collective collective, const std::string& algorithm) {
                 stringf("sample.algorithm is \"%s\"; it must be one algorithm of %s",
                         algorithm.c_str(), std::string(nameOf(collective)).c_str()));
   return textOf(choice);
-}
-
-// A profile that is open for more samples.
-std::unique_ptr<moecclProfile> opened(Profile&& fitted) {
-  auto handle = std::make_unique<moecclProfile>();
-  for (const Curve& curve : fitted.curves())
-    handle->curves.push_back({curve.key, curve.samples, {}});
-  for (const Pass pass : {Pass::forward, Pass::backward})
-    if (const Local* local = fitted.local(pass))
-      handle->local[static_cast<std::size_t>(pass)] = local->samples;
-  handle->profile = std::make_shared<const Profile>(std::move(fitted));
-  return handle;
 }
 
 }  // namespace
@@ -107,7 +98,7 @@ moecclResult_t moecclProfileCreate(moecclComm_t comm, moecclProfile_t* profile) 
     const moeccl::Origin mine = moeccl::origin();
     empty.date = moeccl::exchangeText(oob, mine.date)[0];
     empty.command = moeccl::exchangeText(oob, oob.rank() == 0 ? mine.command : "")[0];
-    *profile = moeccl::handleOf(moeccl::opened(std::move(empty)));
+    *profile = moeccl::handleOf(std::move(empty));
   });
 }
 
@@ -115,7 +106,7 @@ moecclResult_t moecclProfileLoad(const char* path, moecclProfile_t* profile) {
   return boundary("moecclProfileLoad", nullptr, [&] {
     require(path != nullptr, "path is NULL; pass the name of a file");
     require(profile != nullptr, "profile is NULL; pass where to store the profile");
-    *profile = moeccl::handleOf(moeccl::opened(moeccl::loadProfile(path)));
+    *profile = moeccl::handleOf(moeccl::loadProfile(path));
   });
 }
 
@@ -169,32 +160,17 @@ moecclResult_t moecclProfileAddCollective(moecclProfile_t profile,
       key.where = textOf(moeccl::communicatorOf(group).topology());
     }
     if (theirs.alone != 0) key.where += ", alone";
-    const moeccl::Point point{static_cast<double>(theirs.bytes), theirs.seconds, theirs.spread};
-    for (moeccl::Curve& curve : it.curves)
-      if (curve.key == key) {
-        curve.samples.push_back(point);
-        return;
-      }
-    it.curves.push_back({std::move(key), {point}, {}});
+    it.open.addSample(key, {static_cast<double>(theirs.bytes), theirs.seconds, theirs.spread});
   });
 }
 
 moecclResult_t moecclProfileFit(moecclProfile_t profile) {
   return boundary("moecclProfileFit", nullptr, [&] {
     moecclProfile& it = profileOf(profile);
-    moeccl::Profile fitted;
-    fitted.fingerprint = it.profile->fingerprint;
-    fitted.date = it.profile->date;
-    fitted.command = it.profile->command;
-    fitted.duration = it.profile->duration;
-    fitted.doubts = it.profile->doubts;
-    for (const moeccl::Curve& curve : it.curves) fitted.add(curve.key, curve.samples);
-    for (const moeccl::Pass pass : {moeccl::Pass::forward, moeccl::Pass::backward})
-      if (const auto& samples = it.local[static_cast<std::size_t>(pass)]; !samples.empty())
-        fitted.setLocal(pass, samples);
-    fitted.links = moeccl::fitLinks(fitted);
-    moeccl::growBeyond(fitted);
-    it.profile = std::make_shared<const moeccl::Profile>(std::move(fitted));
+    it.open.refit();
+    it.open.links = moeccl::fitLinks(it.open);
+    moeccl::growBeyond(it.open);
+    it.profile = std::make_shared<const moeccl::Profile>(it.open);
   });
 }
 
@@ -221,7 +197,8 @@ moecclResult_t moecclProfileAddLayer(moecclProfile_t profile, const moecclLayerS
                                           ranks));
     moecclProfile& it = moeccl::profileOf(profile);
     moeccl::requireTimes(theirs.seconds, theirs.spread);
-    it.local[theirs.pass == moecclPassBackward ? 1 : 0].push_back(
+    it.open.addSample(
+        theirs.pass == moecclPassBackward ? moeccl::Pass::backward : moeccl::Pass::forward,
         {moeccl::workOf(shape), theirs.seconds, theirs.spread});
   });
 }

@@ -62,7 +62,6 @@ constexpr Typical typicalOf(moecclLinks_t kind) {
   if (kind == moecclLinksPcie) return {kPcieLinks, kind};
   return {};
 }
-inline constexpr Typical kTypicalGpus = typicalOf(moecclLinksNvlink);
 
 inline constexpr std::size_t kLinkCosts = 10;
 inline constexpr std::array<std::pair<const char*, double Links::*>, kLinkCosts> kLinkNames = {{

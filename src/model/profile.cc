@@ -61,6 +61,7 @@ std::vector<FeaturePoint> featurePoints(const std::vector<LocalSample>& samples)
 }
 
 void fitCurve(Curve& curve) {
+  std::ranges::stable_sort(curve.samples, {}, &Point::x);
   curve.fit = fitLine(curve.samples);
   curve.corrections = correctionsOf(curve.fit, curve.samples);
   curve.beyond = 0;
@@ -178,12 +179,6 @@ double Curve::seconds(double bytes) const {
                                            : last + slope * (bytes - largest);
 }
 
-std::optional<double> Profile::seconds(std::string_view collective, std::string_view algorithm,
-                                       std::string_view where, double bytes) const {
-  const Curve* curve = find(collective, algorithm, where);
-  return curve ? std::optional(curve->seconds(bytes)) : std::nullopt;
-}
-
 const Local* Profile::local(Pass pass) const {
   const auto& local = local_[static_cast<std::size_t>(pass)];
   return local ? &*local : nullptr;
@@ -191,7 +186,6 @@ const Local* Profile::local(Pass pass) const {
 
 void Profile::add(CurveKey key, std::vector<Point> samples) {
   if (find(key.collective, key.algorithm, key.where)) twice(key);
-  std::ranges::stable_sort(samples, {}, &Point::x);
   Curve curve{std::move(key), std::move(samples), {}};
   fitCurve(curve);
   curves_.insert(std::ranges::lower_bound(curves_, orderOf(curve), {}, orderOf), std::move(curve));
@@ -214,9 +208,18 @@ void Profile::setBeyond(const CurveKey& key, double secondsPerByte) {
   if (found != curves_.end() && found->key == key) found->beyond = secondsPerByte;
 }
 
-void Profile::setLocal(Pass pass, std::vector<LocalSample> samples) {
-  FeatureFit fit = fitFeatures(featurePoints(samples));
-  setLocal(pass, Local{std::move(samples), std::move(fit)});
+void Profile::addSample(const CurveKey& key, const Point& sample) {
+  const Order wanted{key.collective, key.where, key.algorithm};
+  auto place = std::ranges::lower_bound(curves_, wanted, {}, orderOf);
+  if (place == curves_.end() || place->key != key)
+    place = curves_.insert(place, Curve{key, {}, {}});
+  place->samples.push_back(sample);
+}
+
+void Profile::addSample(Pass pass, const LocalSample& sample) {
+  auto& local = local_[static_cast<std::size_t>(pass)];
+  if (!local) local.emplace();
+  local->samples.push_back(sample);
 }
 
 void Profile::setLocal(Pass pass, Local local) {

@@ -74,9 +74,9 @@ struct LocalWork {
   bool operator==(const LocalWork&) const = default;
 };
 
-// What its time is linear in: the layer itself, the multiplications of the gate's product and of
-// the experts' products, the elements of the weights, however few rows there are for them, the
-// elements that an activation is computed of, the elements that are moved.
+// Its kinds, each of which takes one rate in a pass: the layer itself, the multiplications of the
+// gate's product and of the experts' products, the elements of the weights, however few rows there
+// are for them, the elements that an activation is computed of, the elements that are moved.
 enum LocalFeature { kLayer, kGate, kProducts, kWeights, kActivations, kMoves };
 inline constexpr std::size_t kLocalFeatures = 6;
 inline constexpr std::array<const char*, kLocalFeatures> kLocalFeatureNames = {
@@ -96,7 +96,6 @@ struct Local {
   std::vector<LocalSample> samples;
   FeatureFit fit;
 
-  double seconds(const LocalWork& work) const { return fit.at(featuresOf(work)); }
   bool operator==(const Local&) const = default;
 };
 
@@ -132,22 +131,22 @@ class Profile {
   double latency(std::string_view collective, std::string_view where) const;
   const Curve* find(std::string_view collective, std::string_view algorithm,
                     std::string_view where) const;
-  // What the curve predicts; nothing where there is none.
-  std::optional<double> seconds(std::string_view collective, std::string_view algorithm,
-                                std::string_view where, double bytes) const;
   // Nothing where the pass was not measured.
   const Local* local(Pass pass) const;
 
-  // These fit what they are given. Throw InvalidArgument for a curve that is there already, and
-  // what fitLine and fitFeatures refuse.
+  // Fits a new curve. Throws InvalidArgument for one that is there already, and what fitLine
+  // refuses.
   void add(CurveKey key, std::vector<Point> samples);
-  void setLocal(Pass pass, std::vector<LocalSample> samples);
+  // Adds a sample to a curve or a pass, which may be new. No fit changes before refit().
+  void addSample(const CurveKey& key, const Point& sample);
+  void addSample(Pass pass, const LocalSample& sample);
   // Sets by how much a curve grows beyond its samples; no other fit changes.
   void setBeyond(const CurveKey& key, double secondsPerByte);
   // With fits that are made already.
   void setCurves(std::vector<Curve> curves);
   void setLocal(Pass pass, Local local);
-  // All fits again, from the samples.
+  // Makes all fits but that of links anew, from the samples. Throws what fitLine and fitFeatures
+  // refuse.
   void refit();
 
   bool operator==(const Profile&) const = default;

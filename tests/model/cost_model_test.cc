@@ -152,15 +152,16 @@ TEST(CostModel, NativeAlgorithmsOfGpus) {
   for (const Collective collective : {Collective::allReduce, Collective::allGather,
                                       Collective::reduceScatter, Collective::allToAll}) {
     EXPECT_EQ(std::ranges::count(names({}, collective), "native"), 0);
-    EXPECT_EQ(std::ranges::count(names(kTypicalGpus, collective), "native"), 1);
+    EXPECT_EQ(std::ranges::count(names(typicalOf(moecclLinksNvlink), collective), "native"), 1);
   }
   const Topology node = Topology::even(1, 8);
+  EXPECT_EQ(textOf(CostModel(node, nullptr, 0, typicalOf(moecclLinksNvlink))
+                       .choose(Collective::allReduce, {}, 1 << 20)),
+            "native");
   EXPECT_EQ(
-      textOf(CostModel(node, nullptr, 0, kTypicalGpus).choose(Collective::allReduce, {}, 1 << 20)),
-      "native");
-  EXPECT_EQ(std::ranges::count(names(kTypicalGpus, Collective::allGatherv), "native"), 0);
+      std::ranges::count(names(typicalOf(moecclLinksNvlink), Collective::allGatherv), "native"), 0);
   // One launch is cheaper than the ring's many, and moves no fewer bytes.
-  CostModel model(topology, nullptr, 0, kTypicalGpus);
+  CostModel model(topology, nullptr, 0, typicalOf(moecclLinksNvlink));
   const auto seconds = [&](const char* name, double bytes) {
     const AlgorithmChoice choice{findAlgorithm(Collective::allReduce, name)};
     return model.fastest(Collective::allReduce, choice, bytes).seconds;

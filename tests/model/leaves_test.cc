@@ -217,7 +217,6 @@ TEST(Leaves, ArePricedWhateverAProfileHasMeasured) {
   Profile measured;
   measured.fingerprint.ranksPerNode = {1, 1, 1, 1};
   measured.add({"alltoall", "linear", textOf(topology)}, {{64, 1, 0.01}, {1 << 20, 2, 0.01}});
-  measured.refit();
   const auto profile = std::make_shared<const Profile>(std::move(measured));
   const AlgorithmChoice linear{findAlgorithm(Collective::allToAll, "linear"), {}};
   const auto estimateOn = [&](const Switches& switches) {

@@ -31,9 +31,9 @@ TEST(ProfileLookup, AllocatesNothing) {
   const LocalWork work{256, 128, 512, 8, 2, 300, 8};
   double sum = 0;
   const long before = allocations;
-  sum += *profile.seconds(collective, "an algorithm with many parameters", where, 1e6);
+  sum += profile.find(collective, "an algorithm with many parameters", where)->seconds(1e6);
   for (const Curve& curve : profile.curves(collective, where)) sum += curve.fit.at(1e3);
-  sum += profile.local(Pass::backward)->seconds(work);
+  sum += profile.local(Pass::backward)->fit.at(featuresOf(work));
   EXPECT_EQ(allocations, before);
   EXPECT_GT(sum, 0);
   EXPECT_GT(before, 0);

@@ -68,7 +68,8 @@ void checkProfile(const Profile& profile) {
   for (const Pass pass : {Pass::forward, Pass::backward})
     if (const Local* local = profile.local(pass))
       for (const LocalSample& sample : local->samples)
-        require(local->seconds(sample.work) >= 0, "predictions of local work are not negative");
+        require(local->fit.at(featuresOf(sample.work)) >= 0,
+                "predictions of local work are not negative");
 }
 
 void check(const Profile& profile) {

@@ -24,16 +24,15 @@ inline Profile sampleProfile() {
   std::vector<Point> jump;
   for (double x = 64; x < 1e6; x *= 2) jump.push_back({x, x < 8192 ? 1e-5 : 5e-5 + 1e-9 * x, 0});
   profile.add({"exchange", "between nodes", "4+4"}, jump);
-  std::vector<LocalSample> samples;
   for (double tokens : {64, 512, 1024})
     for (double hidden : {64, 256}) {
       const LocalWork work{tokens, 128, hidden, 8, 2, tokens / 2 + hidden, 4};
       const auto features = featuresOf(work);
-      samples.push_back({work, 1e-5 + 1e-10 * features[1] + 2e-10 * features[2], 0.02});
+      const double seconds = 1e-5 + 1e-10 * features[1] + 2e-10 * features[2];
+      profile.addSample(Pass::forward, {work, seconds, 0.02});
+      profile.addSample(Pass::backward, {work, 2 * seconds, 0.02});
     }
-  profile.setLocal(Pass::forward, samples);
-  for (LocalSample& sample : samples) sample.seconds *= 2;
-  profile.setLocal(Pass::backward, samples);
+  profile.refit();
   profile.links = LinkFit{{.overheadInNode = 1e-6, .betaUplink = 1.0 / 3 * 1e-9}, 0.1, 0.7};
   return profile;
 }

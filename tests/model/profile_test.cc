@@ -37,8 +37,8 @@ TEST(Profile, FindsCurves) {
   EXPECT_TRUE(profile.curves("alltoall", "2+2").empty());
   EXPECT_TRUE(Profile().curves("alltoall", "4").empty());
   EXPECT_EQ(profile.curves().size(), 4u);
-  EXPECT_NEAR(*profile.seconds("alltoall", "b:radix=4", "4+4", 1e6), 1e-5 + 1e-3, 1e-9);
-  EXPECT_FALSE(profile.seconds("alltoall", "a", "5", 1e6));
+  EXPECT_NEAR(profile.find("alltoall", "b:radix=4", "4+4")->seconds(1e6), 1e-5 + 1e-3, 1e-9);
+  EXPECT_EQ(profile.find("alltoall", "a", "5"), nullptr);
 }
 
 // Whatever the last two samples say.
@@ -46,10 +46,10 @@ TEST(Profile, BeyondSamplesACurveGrowsAsItIsTold) {
   const CurveKey key{"alltoall", "linear", "4"};
   Profile profile;
   profile.add(key, {{1000, 1e-3, 0.1}, {3000, 1.9e-3, 0.1}, {9000, 2e-3, 0.1}});
-  const double last = *profile.seconds(key.collective, key.algorithm, key.where, 9000);
+  const double last = profile.find(key.collective, key.algorithm, key.where)->seconds(9000);
   profile.setBeyond(key, 1e-7);
   const auto at = [&](double bytes) {
-    return *profile.seconds(key.collective, key.algorithm, key.where, bytes);
+    return profile.find(key.collective, key.algorithm, key.where)->seconds(bytes);
   };
   EXPECT_DOUBLE_EQ(at(9000), last);
   EXPECT_DOUBLE_EQ(at(10000), last + 1e-7 * 1000);
@@ -71,9 +71,10 @@ TEST(Profile, BeyondSamplesWithoutSlopeEachByteTakesItsTime) {
   profile.add({"c", "flat", "w"}, flat);
   profile.add({"c", "sloped", "w"}, sloped);
   const double largest = flat.front().x;
-  EXPECT_NEAR(*profile.seconds("c", "flat", "w", largest), 0.03, 1e-6);
-  EXPECT_NEAR(*profile.seconds("c", "flat", "w", 100 * largest), 3, 1e-4);
-  EXPECT_NEAR(*profile.seconds("c", "sloped", "w", 100 * largest), 1e-3 + 1e-6 * largest, 1e-2);
+  EXPECT_NEAR(profile.find("c", "flat", "w")->seconds(largest), 0.03, 1e-6);
+  EXPECT_NEAR(profile.find("c", "flat", "w")->seconds(100 * largest), 3, 1e-4);
+  EXPECT_NEAR(profile.find("c", "sloped", "w")->seconds(100 * largest), 1e-3 + 1e-6 * largest,
+              1e-2);
 }
 
 // Where what was measured bends or jumps, between two samples, nobody knows.
@@ -157,7 +158,7 @@ TEST(Profile, ChoosesAmongCurvesThatBendAndJump) {
         for (std::size_t i = 0; i < algorithms.size(); ++i) {
           const double seconds = algorithms[i].at(x);
           best = std::min(best, seconds);
-          if (const double its = *profile.seconds("c", std::to_string(i), "w", x);
+          if (const double its = profile.find("c", std::to_string(i), "w")->seconds(x);
               its < predicted) {
             predicted = its;
             chosen = seconds;
@@ -180,15 +181,15 @@ TEST(Profile, ChoosesAmongCurvesThatBendAndJump) {
 TEST(Profile, ASampleWithoutBytesTellsNoSlope) {
   Profile profile;
   profile.add({"c", "empty", "w"}, {{0, 0.03, 0}});
-  EXPECT_NEAR(*profile.seconds("c", "empty", "w", 1e6), 0.03, 1e-6);
+  EXPECT_NEAR(profile.find("c", "empty", "w")->seconds(1e6), 0.03, 1e-6);
 }
 
 TEST(Profile, PredictsLocalWork) {
   const Profile profile = sampleProfile();
   const LocalWork work{256, 128, 512, 8, 2, 300, 8};
   const double truth = 1e-5 + 1e-10 * 256 * 128 * 8 + 2e-10 * 300 * 128 * 512;
-  EXPECT_NEAR(profile.local(Pass::forward)->seconds(work) / truth, 1, 1e-6);
-  EXPECT_NEAR(profile.local(Pass::backward)->seconds(work) / truth, 2, 1e-6);
+  EXPECT_NEAR(profile.local(Pass::forward)->fit.at(featuresOf(work)) / truth, 1, 1e-6);
+  EXPECT_NEAR(profile.local(Pass::backward)->fit.at(featuresOf(work)) / truth, 2, 1e-6);
   EXPECT_FALSE(Profile().local(Pass::forward));
 }
 
@@ -202,6 +203,22 @@ TEST(Profile, FitsAgainFromItsSamples) {
   EXPECT_NE(profile, sampleProfile());
   profile.refit();
   EXPECT_EQ(profile, sampleProfile());
+}
+
+// In any order, and of a curve that is fitted already.
+TEST(Profile, SamplesThatAreAddedCountOnceFitted) {
+  const CurveKey key{"alltoall", "linear", "4"};
+  Profile profile, whole;
+  profile.add(key, {{1000, 1e-3, 0.1}, {9000, 2e-3, 0.1}});
+  const Profile before = profile;
+  profile.addSample(key, {3000, 1.9e-3, 0.1});
+  profile.addSample({"alltoall", "bruck", "4"}, {3000, 1e-3, 0.1});
+  EXPECT_EQ(profile.find("alltoall", "linear", "4")->fit,
+            before.find("alltoall", "linear", "4")->fit);
+  profile.refit();
+  whole.add(key, {{1000, 1e-3, 0.1}, {3000, 1.9e-3, 0.1}, {9000, 2e-3, 0.1}});
+  whole.add({"alltoall", "bruck", "4"}, {{3000, 1e-3, 0.1}});
+  EXPECT_EQ(profile, whole);
 }
 
 TEST(Profile, RefusesCurvesThatAreThere) {
