@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <unordered_map>
 
+#include "src/model/alternatives.h"
 #include "src/model/fluid.h"
 
 namespace moeccl {
@@ -13,13 +14,6 @@ namespace {
 
 // Plans take time to make.
 constexpr std::size_t kMostPlanned = 4;
-
-int largestSize(const Topology& topology) {
-  int largest = 0;
-  for (int node = 0; node < topology.nodes(); ++node)
-    largest = std::max(largest, topology.nodeSize(node));
-  return largest;
-}
 
 }  // namespace
 
@@ -58,7 +52,7 @@ std::vector<Leaves> leavesOf(const Switches& switches, const Topology& world,
       largest = std::max(largest, ranks);
     }
     // A node's uplink has its ranks of all groups.
-    const double groupsOnNode = static_cast<double>(largestSize(world)) / largest;
+    const double groupsOnNode = static_cast<double>(world.nodeSize(largestNode(world))) / largest;
     const double uplink = switches.nodesPerSwitch / switches.oversubscription;
     for (std::size_t at = 0; at < here.size(); ++at)
       all[i].capacities.push_back(uplink * groupsOnNode * here[at] / leaving[leafAt[at]]);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "src/model/alternatives.h"
+
 namespace moeccl {
 namespace {
 
@@ -69,9 +71,7 @@ double passSeconds(const RoutePrices& prices, const Topology& topology, const Ro
 double meanBetween(const Topology& topology, const RouteTraits& traits,
                    std::span<const RouteCounts> counts,
                    Rows (*rowsOf)(const RouteTraits&, const RouteCounts&)) {
-  int largest = 0;
-  for (int node = 1; node < topology.nodes(); ++node)
-    if (topology.nodeSize(node) > topology.nodeSize(largest)) largest = node;
+  const int largest = largestNode(topology);
   double sum = 0;
   for (const int rank : topology.ranksOn(largest))
     sum += rowsOf(traits, counts[static_cast<std::size_t>(rank)]).between;
