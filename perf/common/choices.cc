@@ -3,17 +3,16 @@
 #include "perf/common/choices.h"
 
 #include <stdexcept>
+#include <string_view>
+#include <utility>
 
 namespace moeccl::perf {
-namespace {
 
-void require(moecclResult_t result, const char* what) {
+void requireDone(moecclResult_t result, const char* what) {
   if (result != moecclSuccess)
     throw std::runtime_error(std::string("cannot ") + what + ": " + moecclGetErrorString(result) +
                              ": " + moecclGetLastError(nullptr));
 }
-
-}  // namespace
 
 Choices::Choices(const moecclQuery_t& query) : Choices(query, nullptr) {}
 
@@ -24,13 +23,13 @@ Choices::Choices(const moecclQuery_t& query, std::string* refused) {
     *refused = moecclGetLastError(nullptr);
     return;
   }
-  require(result, "ask what is the fastest");
+  requireDone(result, "ask what is the fastest");
   handle_.reset(made);
 }
 
 moecclChoice_t Choices::choice(int index) const {
   moecclChoice_t choice = MOECCL_CHOICE_INITIALIZER;
-  require(moecclChoicesGet(handle_.get(), index, -1, &choice), "ask for a choice");
+  requireDone(moecclChoicesGet(handle_.get(), index, -1, &choice), "ask for a choice");
   return choice;
 }
 
@@ -39,37 +38,38 @@ std::vector<moecclChoice_t> Choices::exchanges(int index) const {
   const int count = choice(index).nExchanges;
   for (int i = 0; i < count; ++i) {
     all.push_back(MOECCL_CHOICE_INITIALIZER);
-    require(moecclChoicesGet(handle_.get(), index, i, &all.back()), "ask for an exchange");
+    requireDone(moecclChoicesGet(handle_.get(), index, i, &all.back()), "ask for an exchange");
   }
   return all;
 }
 
-std::string Choices::text(int index) const {
-  std::string text;
-  const std::vector<moecclChoice_t> all = exchanges(index);
-  for (const moecclChoice_t& exchange : all) {
-    if (exchange.pass != all.front().pass) break;
-    if (!text.empty()) text += ", ";
-    ((text += exchange.phase) += ": ") += exchange.name;
+std::vector<Prediction> Choices::predictions() const {
+  std::vector<Prediction> all;
+  for (int i = 0; i < count_; ++i) {
+    const moecclChoice_t it = choice(i);
+    std::string text;
+    const std::vector<moecclChoice_t> exchanges = this->exchanges(i);
+    for (const moecclChoice_t& exchange : exchanges) {
+      if (exchange.pass != exchanges.front().pass) break;
+      if (!text.empty()) text += ", ";
+      ((text += exchange.phase) += ": ") += exchange.name;
+    }
+    all.push_back({it.schedule, it.seconds, it.communication,
+                   std::string_view(it.source) == "curves", std::move(text), it.name,
+                   it.bytesBetween, it.alpha, it.beta});
   }
-  return text;
+  return all;
 }
 
-std::vector<PredictedAlgorithm> algorithmChoices(const moecclCluster_t& cluster,
-                                                 const std::string& collective, std::size_t bytes,
-                                                 int expertsPerRank) {
+std::vector<Prediction> algorithmChoices(const moecclCluster_t& cluster,
+                                         const std::string& collective, std::size_t bytes,
+                                         int expertsPerRank) {
   moecclQuery_t query = MOECCL_QUERY_INITIALIZER;
   query.cluster = &cluster;
   query.collective = collective.c_str();
   query.bytes = bytes;
   query.nExpertsPerRank = expertsPerRank;
-  const Choices choices(query);
-  std::vector<PredictedAlgorithm> all;
-  for (int i = 0; i < choices.count(); ++i) {
-    const moecclChoice_t choice = choices.choice(i);
-    all.push_back({choice.name, choice.seconds, choice.alpha, choice.beta});
-  }
-  return all;
+  return Choices(query).predictions();
 }
 
 }  // namespace moeccl::perf

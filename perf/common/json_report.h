@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "perf/common/job.h"
+#include "perf/common/json.h"
 #include "perf/common/output_file.h"
 #include "perf/common/statistics.h"
 
@@ -15,13 +16,6 @@ namespace moeccl::perf {
 
 inline nlohmann::ordered_json toJson(const Spread& spread) {
   return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
-}
-
-inline nlohmann::ordered_json toJson(const moecclGridShape_t& grid) {
-  return {{"nMp", grid.nMp},
-          {"nEp", grid.nEp},
-          {"nEsp", grid.nEsp},
-          {"order", grid.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}};
 }
 
 class JsonReport {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "perf/common/choices.h"
+#include "perf/common/json.h"
 #include "perf/common/output_file.h"
 
 namespace moeccl::perf {
@@ -62,15 +62,8 @@ ordered_json predict(const moecclCluster_t& cluster, moecclMoeConfig_t layer) {
   query.cluster = &cluster;
   query.layer = &layer;
   query.pass = moecclPassBoth;
-  const Choices choices(query);
   ordered_json cell = ordered_json::object();
-  for (int i = 0; i < choices.count(); ++i) {
-    const moecclChoice_t choice = choices.choice(i);
-    cell[moecclScheduleName(choice.schedule)] = {{"seconds", choice.seconds},
-                                                 {"communication", choice.communication},
-                                                 {"measured", isMeasured(choice)},
-                                                 {"exchanges", choices.text(i)}};
-  }
+  for (const Prediction& it : Choices(query).predictions()) cell[it.name] = toJson(it);
   return cell;
 }
 
@@ -88,11 +81,7 @@ ordered_json mapOf(const moecclCluster_t& cluster, const Axis& other) {
     cells.push_back(std::move(row));
   }
   layer = usualLayer(shape);
-  return {{"grid",
-           {{"nMp", shape.nMp},
-            {"nEp", shape.nEp},
-            {"nEsp", shape.nEsp},
-            {"order", shape.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}}},
+  return {{"grid", toJson(shape)},
           {"layer",
            {{"embedding", layer.embedding},
             {"hiddenPerEmbedding", kHiddenPerEmbedding},

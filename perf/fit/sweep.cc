@@ -134,11 +134,11 @@ std::vector<Candidate> candidatesFor(const Job& job, const FitOptions& options,
     for (const std::uint64_t bytes :
          {options.minBytes, std::uint64_t{64} << 10,
           options.maxBytes > 0 ? options.maxBytes : kLargestByDefault}) {
-      const std::vector<PredictedAlgorithm> choices =
+      const std::vector<Prediction> choices =
           algorithmChoices(*cluster, std::string(collective.name), bytes, kExpertsPerRank);
-      for (const PredictedAlgorithm& choice : choices) {
+      for (const Prediction& choice : choices) {
         const double ratio = choice.seconds / choices[0].seconds;
-        const auto known = slower.try_emplace(choice.algorithm, ratio).first;
+        const auto known = slower.try_emplace(choice.name, ratio).first;
         known->second = std::min(known->second, ratio);
       }
     }

@@ -54,12 +54,7 @@ ordered_json predictionsToJson(const Selection& selection) {
   ordered_json rules = ordered_json::object();
   for (std::size_t rule = 0; rule < selection.size(); ++rule) {
     ordered_json& list = rules[kRuleNames[rule]] = ordered_json::array();
-    for (const Prediction& prediction : selection[rule])
-      list.push_back({{"schedule", scheduleName(prediction.schedule)},
-                      {"seconds", prediction.seconds},
-                      {"communication", prediction.communication},
-                      {"measured", prediction.measured},
-                      {"exchanges", prediction.exchanges}});
+    for (const Prediction& prediction : selection[rule]) list.push_back(toJson(prediction));
   }
   return rules;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "perf/common/choices.h"
 #include "perf/perf/layer_parm.h"
 
 namespace moeccl::perf::layers {
@@ -16,14 +15,7 @@ std::vector<Prediction> byModel(const moecclCluster_t& cluster, const moecclMoeC
   query.cluster = &cluster;
   query.layer = &config;
   query.pass = pass;
-  const Choices choices(query);
-  std::vector<Prediction> predictions;
-  for (int i = 0; i < choices.count(); ++i) {
-    const moecclChoice_t choice = choices.choice(i);
-    predictions.push_back({choice.schedule, choice.seconds, choice.communication,
-                           isMeasured(choice), choices.text(i)});
-  }
-  return predictions;
+  return Choices(query).predictions();
 }
 
 // Seconds by the line of the algorithm that is the fastest for so many bytes. One rank alone

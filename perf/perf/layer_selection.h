@@ -4,9 +4,9 @@
 #include <moeccl/model.h>
 
 #include <array>
-#include <string>
 #include <vector>
 
+#include "perf/common/choices.h"
 #include "perf/common/job.h"
 #include "perf/perf/layer_space.h"
 
@@ -18,14 +18,6 @@ enum SelectionRule {
   kRuleParm,       // Parm's Algorithm 1 as published
   kRuleCorrected,  // the same, corrected (perf/perf/layer_parm.h)
   kRules
-};
-
-struct Prediction {
-  moecclSchedule_t schedule;
-  double seconds;
-  double communication;
-  bool measured;
-  std::string exchanges;
 };
 
 // By SelectionRule: the schedules that the rule knows, the fastest predicted first.

@@ -32,8 +32,8 @@ std::vector<std::string> algorithmsOf(const Layer& layer, moecclSchedule_t sched
     bytes.emplace(exchange.collective, exchange.bytes);
   std::map<std::string, std::set<std::string>> collectives;  // by algorithm
   for (const auto& [collective, size] : bytes)
-    for (const PredictedAlgorithm& it : algorithmChoices(cluster, collective, size, 1))
-      collectives[it.algorithm.substr(0, it.algorithm.find(':'))].insert(collective);
+    for (const Prediction& it : algorithmChoices(cluster, collective, size, 1))
+      collectives[it.name.substr(0, it.name.find(':'))].insert(collective);
   std::vector<std::string> all;
   for (const auto& [algorithm, having] : collectives) {
     std::string& text = all.emplace_back();

@@ -9,8 +9,8 @@
 #include <optional>
 #include <span>
 
-#include "perf/common/choices.h"
 #include "perf/common/collectives.h"
+#include "perf/common/json.h"
 #include "perf/common/options.h"
 #include "perf/common/output_file.h"
 #include "perf/plan/placement.h"
@@ -56,20 +56,11 @@ std::string switchesOf(const PredictOptions& options) {
 }
 
 ordered_json toJson(const Predicted& one, const std::vector<int>& ranksPerNode) {
-  const moecclChoice_t& choice = one.choice;
-  return {{"grid",
-           {{"nMp", one.shape.nMp},
-            {"nEp", one.shape.nEp},
-            {"nEsp", one.shape.nEsp},
-            {"order", one.shape.order == moecclOrderEspEp ? "EspEp" : "EpEsp"}}},
-          {"groupsInNodes", groupsInNodes(one.shape, ranksPerNode)},
-          {"schedule", moecclScheduleName(choice.schedule)},
-          {"seconds", choice.seconds},
-          {"communication", choice.communication},
-          {"bytesBetween", choice.bytesBetween},
-          {"tokensPerSecond", one.tokensPerSecond},
-          {"measured", isMeasured(choice)},
-          {"exchanges", one.exchanges}};
+  ordered_json json = {{"grid", perf::toJson(one.shape)},
+                       {"groupsInNodes", groupsInNodes(one.shape, ranksPerNode)},
+                       {"tokensPerSecond", one.tokensPerSecond}};
+  json.update(perf::toJson(one.choice));
+  return json;
 }
 
 void printRanking(const PredictOptions& options, const std::vector<Predicted>& all) {
@@ -83,12 +74,11 @@ void printRanking(const PredictOptions& options, const std::vector<Predicted>& a
   std::printf("#%11s %11s %11s %11s  %-18s %-10s %-8s   %s\n", "tokens/s", "ms", "exchanges",
               "MB between", "grid", "in a node", "schedule", "algorithms");
   for (const Predicted& one : std::span(all).first(shown)) {
-    const moecclChoice_t& choice = one.choice;
+    const Prediction& choice = one.choice;
     std::printf("%12.4g %11.3f %11.3f %11.3f  %-18s %-10s %-8s %c %s\n", one.tokensPerSecond,
                 choice.seconds * 1e3, choice.communication * 1e3, choice.bytesBetween * 1e-6,
                 textOf(one.shape).c_str(), groupsInNodes(one.shape, options.ranksPerNode).c_str(),
-                moecclScheduleName(choice.schedule), isMeasured(choice) ? '*' : ' ',
-                one.exchanges.c_str());
+                choice.name.c_str(), choice.measured ? '*' : ' ', choice.exchanges.c_str());
   }
 }
 

@@ -10,15 +10,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "perf/common/choices.h"
-
 namespace moeccl::perf::plan {
 namespace {
-
-[[noreturn]] void fail(const char* what, moecclResult_t result) {
-  throw std::runtime_error(std::string("cannot ") + what + ": " + moecclGetErrorString(result) +
-                           ": " + moecclGetLastError(nullptr));
-}
 
 // Calls `each` with every number below `count`, on as many threads as there are processors.
 void atOnce(std::size_t count, const std::function<void(std::size_t)>& each) {
@@ -38,8 +31,7 @@ void atOnce(std::size_t count, const std::function<void(std::size_t)>& each) {
 Predictor::Predictor(const PredictOptions& options) : options_(options) {
   if (options.profileFile.empty()) return;
   moecclProfile_t profile = nullptr;
-  const moecclResult_t result = moecclProfileLoad(options.profileFile.c_str(), &profile);
-  if (result != moecclSuccess) fail("read the profile", result);
+  requireDone(moecclProfileLoad(options.profileFile.c_str(), &profile), "read the profile");
   profile_.reset(profile);
 }
 
@@ -80,13 +72,9 @@ std::vector<Predicted> Predictor::rank(const std::vector<moecclGridShape_t>& pla
     const moecclGridShape_t& shape = placements[at];
     const moecclCluster_t cluster = clusterOf(shape);
     const moecclQuery_t query = queryOf(cluster);
-    const Choices choices(query, &refused[at]);
     const double tokens = static_cast<double>(options_.layer.tokens) * (ranks / shape.nMp);
-    for (int i = 0; i < choices.count(); ++i) {
-      const moecclChoice_t choice = choices.choice(i);
-      found[at].push_back(
-          {shape, choice, choices.text(i), choice.seconds > 0 ? tokens / choice.seconds : 0});
-    }
+    for (const Prediction& choice : Choices(query, &refused[at]).predictions())
+      found[at].push_back({shape, choice, choice.seconds > 0 ? tokens / choice.seconds : 0});
   };
   atOnce(begins.size() - 1, [&](std::size_t i) {
     for (std::size_t at = begins[i]; at < begins[i + 1]; ++at) predict(at);
@@ -104,10 +92,9 @@ std::string Predictor::explain(const moecclGridShape_t& shape) const {
   const moecclCluster_t cluster = clusterOf(shape);
   const moecclQuery_t query = queryOf(cluster);
   std::size_t bytes = 0;
-  moecclResult_t result = moecclExplain(&query, nullptr, nullptr, &bytes);
+  requireDone(moecclExplain(&query, nullptr, nullptr, &bytes), "explain a layer");
   std::string text(bytes, '\0');
-  if (result == moecclSuccess) result = moecclExplain(&query, nullptr, text.data(), &bytes);
-  if (result != moecclSuccess) fail("explain a layer", result);
+  requireDone(moecclExplain(&query, nullptr, text.data(), &bytes), "explain a layer");
   text.resize(bytes - 1);
   return text;
 }

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
+#include "perf/common/choices.h"
 #include "perf/plan/options.h"
 
 namespace moeccl::perf::plan {
 
 struct Predicted {
   moecclGridShape_t shape;
-  moecclChoice_t choice;
-  std::string exchanges;   // with their algorithms, for people
+  Prediction choice;
   double tokensPerSecond;  // of the whole cluster
 };
 
