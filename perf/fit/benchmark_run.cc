@@ -14,8 +14,8 @@ namespace {
 constexpr double kPairsWeight = 0.1, kCollectivesWeight = 0.7, kLayersWeight = 0.2;
 // Seconds in which ranks sleep to see what others do, and their share of the budget.
 constexpr double kShortestLook = 0.1, kLongestLook = 0.5, kLookShare = 1.0 / 40;
-// Parts of the budget that may be lost to other programs, and of points that may be impossible.
-constexpr double kPatience = 0.5, kMostImpossible = 0.1;
+// The part of the budget that may be lost to other programs.
+constexpr double kPatience = 0.5;
 
 std::vector<int> nodesOfRanks(const Job& job) {
   std::vector<int> nodes(static_cast<std::size_t>(job.ranks()));
@@ -71,6 +71,7 @@ BenchmarkRun::BenchmarkRun(const FitOptions& options, Team& team)
       budget_(options.budgetSeconds),
       progress_(team.job().rank() == 0),
       processors_(team.job()),
+      judgement_(options.force),
       pairsPart_(budget_.addPart(kPairsWeight, 2 * pairings_.size())),
       collectivesPart_(budget_.addPart(kCollectivesWeight, targets_.size())),
       layersPart_(budget_.addPart(kLayersWeight, layerKinds_.size())),
@@ -98,10 +99,12 @@ void BenchmarkRun::run(ProfileBuilder& profile) {
   for (const Target& target : targets_) measure(target, mine);
   for (const LayerKind& kind : layerKinds_) measure(kind, mine);
   progress_.clear();
+  std::vector<std::string>& told = options_.force ? doubts_ : omitted_;
+  told.insert(told.end(), judgement_.impossible().begin(), judgement_.impossible().end());
   if (!busy_.empty())
     doubts_.insert(doubts_.begin(), busy_[0] + ", or so, in " + std::to_string(busy_.size()) +
                                         " of " + std::to_string(budget_.units() + 1) + " looks");
-  requirePossible();
+  judgement_.requirePossible();
 }
 
 std::string BenchmarkRun::busyDuring(const std::function<void()>& work) {
@@ -151,29 +154,6 @@ void BenchmarkRun::requirePatience(const std::string& busy) const {
                   "them), or write a profile all the same by --force");
 }
 
-std::vector<std::string> BenchmarkRun::whyImpossible(const Swept& swept, const GroupSize& group,
-                                                     const std::string& text) const {
-  std::vector<std::string> reasons;
-  for (const auto& [candidate, bytes, seconds, steady] : swept.points) {
-    const std::string why =
-        limits_.whyImpossible(candidate.collective->name, group, bytes, seconds.value);
-    reasons.push_back(why.empty() ? ""
-                                  : text + ", " + candidate.algorithm + ", " + textOfBytes(bytes) +
-                                        ": " + why);
-  }
-  return reasons;
-}
-
-void BenchmarkRun::requirePossible() const {
-  if (options_.force ||
-      static_cast<double>(impossible_.size()) <= kMostImpossible * static_cast<double>(points_))
-    return;
-  throw NoProfile(std::to_string(impossible_.size()) + " of " + std::to_string(points_) +
-                  " times cannot be true, such as " + impossible_[0] +
-                  "; see that nothing else runs and that ranks are bound to processors as in " +
-                  "training, or write a profile all the same by --force");
-}
-
 std::string BenchmarkRun::whyNothing() const {
   if (budget_.units() == 0)
     return "one rank alone has no --collectives to measure; start more ranks, or leave "
@@ -208,8 +188,7 @@ void BenchmarkRun::measure(const Pairing& pairing, bool alone, ProfileBuilder* p
                                point.seconds);
                 });
   team_.setAsleep(false);
-  for (const Point& point : swept.points)
-    limits_.add(pairsBetweenNodes(pairing, alone), point.bytes, point.seconds.value);
+  judgement_.addPairs(pairsBetweenNodes(pairing, alone), swept.points);
 }
 
 int BenchmarkRun::pairsBetweenNodes(const Pairing& pairing, bool alone) const {
@@ -296,35 +275,22 @@ void BenchmarkRun::measure(const LayerKind& kind, ProfileBuilder* profile) {
 Swept BenchmarkRun::sweepUnit(std::size_t part, const Subject& subject, const std::string& text,
                               const GroupSize* group, const Add& add) {
   const double began = team_.elapsed();
-  Swept swept;
-  const auto measureIt = [&] {
+  const auto sweepOnce = [&] {
+    Swept measured;
     undisturbed(text, [&] {
-      swept = sweep(team_, options_, subject, budget_.until(part, team_.elapsed()),
-                    [&](std::size_t bytes) {
-                      progress_.show(budget_, team_.elapsed(), text + ", " + textOfBytes(bytes));
-                    });
+      measured = sweep(team_, options_, subject, budget_.until(part, team_.elapsed()),
+                       [&](std::size_t bytes) {
+                         progress_.show(budget_, team_.elapsed(), text + ", " + textOfBytes(bytes));
+                       });
     });
-    return group != nullptr ? whyImpossible(swept, *group, text)
-                            : std::vector<std::string>(swept.points.size());
+    return measured;
   };
-  const auto isReason = [](const std::string& why) { return !why.empty(); };
-  std::vector<std::string> reasons = measureIt();
-  if (const auto why = std::ranges::find_if(reasons, isReason);
-      why != reasons.end() && !options_.force && team_.elapsed() < options_.budgetSeconds) {
-    progress_.say(text + " is measured again, as this cannot be true: " + *why);
-    reasons = measureIt();
-  }
-  std::vector<Point> possible;
-  for (std::size_t i = 0; i < reasons.size(); ++i) {
-    ++points_;
-    if (!reasons[i].empty()) {
-      impossible_.push_back(reasons[i]);
-      (options_.force ? doubts_ : omitted_).push_back(reasons[i]);
-      if (!options_.force) continue;
-    }
-    possible.push_back(swept.points[i]);
-  }
-  swept.points = std::move(possible);
+  const auto again = [&](const std::string& why) {
+    if (team_.elapsed() >= options_.budgetSeconds) return false;
+    progress_.say(text + " is measured again, as this cannot be true: " + why);
+    return true;
+  };
+  Swept swept = judgement_.judge(text, group, sweepOnce, again);
   for (const Point& point : swept.points) {
     unsteady_ += !point.steady;
     if (team_.job().rank() == 0) add(point);

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -20,12 +19,6 @@
 #include "perf/fit/targets.h"
 
 namespace moeccl::perf {
-
-// What was measured is no profile of this cluster; thrown on all ranks at once.
-class NoProfile : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 class BenchmarkRun {
  public:
@@ -59,11 +52,6 @@ class BenchmarkRun {
   void undisturbed(const std::string& text, const std::function<void()>& measure);
   // Throws NoProfile if too much time was lost to what is busy.
   void requirePatience(const std::string& busy) const;
-  // Which of a group's points cannot be true, and why; "" for the others.
-  std::vector<std::string> whyImpossible(const Swept& swept, const GroupSize& group,
-                                         const std::string& text) const;
-  // Throws NoProfile if too many points could not be true.
-  void requirePossible() const;
 
   void measure(const Target& target, ProfileBuilder* profile);
   // `alone`: rank 0's pair, while the other ranks sleep.
@@ -92,14 +80,12 @@ class BenchmarkRun {
   Budget budget_;
   Progress progress_;
   Processors processors_;
-  PairLimits limits_;
+  Judgement judgement_;
   std::size_t pairsPart_, collectivesPart_, layersPart_;
   std::vector<std::string> omitted_;
   std::size_t unsteady_ = 0;
   bool outOfTime_ = false;
-  double lost_ = 0;  // seconds, to what is busy
-  std::size_t points_ = 0;
-  std::vector<std::string> impossible_;
+  double lost_ = 0;                // seconds, to what is busy
   std::vector<std::string> busy_;  // with --force
   std::vector<std::string> doubts_;
 };
