@@ -5,18 +5,12 @@
 #include <algorithm>
 #include <cmath>
 
+#include "perf/common/statistics.h"
+
 namespace moeccl::perf {
 namespace {
 
 constexpr double kDoubt = 0.05;
-
-// Between neighbours in proportion.
-double quantile(const std::vector<double>& sorted, double part) {
-  const double place = part * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<std::size_t>(place);
-  const std::size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - static_cast<double>(below)) * (sorted[above] - sorted[below]);
-}
 
 // How many values may be left out at each end: the median lies outside of what is between when so
 // few of n fall on one side of it, which coins would do with that probability.
@@ -35,11 +29,10 @@ std::size_t leftOut(std::size_t n) {
 
 Median medianOf(std::vector<double> values) {
   std::sort(values.begin(), values.end());
-  const double median = quantile(values, 0.5);
+  const auto [first, median, third] = quartilesOf(values);
   const std::size_t ends = leftOut(values.size());
   const double low = values[ends], high = values[values.size() - 1 - ends];
-  return {median, std::max(median - low, high - median) / median,
-          (quantile(values, 0.75) - quantile(values, 0.25)) / median};
+  return {median, std::max(median - low, high - median) / median, (third - first) / median};
 }
 
 }  // namespace moeccl::perf
