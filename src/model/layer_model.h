@@ -91,7 +91,9 @@ class LayerModel {
 
   double localSeconds(Pass pass, const LocalFeatures& work, const LayerShape& shape) const;
   // A line for each phase of the value, with its price, and for each exchange its algorithms'.
-  std::string explainPhases(const LayerShape& shape, Pass pass, const ScheduleTerms& terms);
+  // `exchanges`: the estimates of those of the terms.
+  std::string explainPhases(const LayerShape& shape, Pass pass, const ScheduleTerms& terms,
+                            std::span<const ExchangeEstimate> exchanges);
   // The layer in every number of chunks that it may be cut into, whole first.
   std::vector<LayerShape> cut(const LayerShape& shape, Free free) const;
   // Whether token routing can save anything: on several nodes, of several choices.

@@ -8,7 +8,8 @@
 namespace moeccl {
 
 std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
-                                      const ScheduleTerms& terms) {
+                                      const ScheduleTerms& terms,
+                                      std::span<const ExchangeEstimate> exchanges) {
   const auto line = [](double seconds, const std::string& what) {
     return stringf("      %10.3f ms  %s\n", seconds * 1e3, what.c_str());
   };
@@ -20,32 +21,32 @@ std::string LayerModel::explainPhases(const LayerShape& shape, Pass pass,
       text += line(localSeconds(pass, phase.local, shape), what);
       continue;
     }
-    const Exchange& exchange = terms.exchanges[static_cast<std::size_t>(phase.exchange)];
-    double longest = 0;
-    std::string algorithms;
+    const ExchangeEstimate& estimate = exchanges[static_cast<std::size_t>(phase.exchange)];
+    const Exchange& exchange = estimate.exchange;
+    text += line(estimate.seconds, what);
+    std::vector<std::string> algorithms;
+    const auto add = [&](double seconds, std::string_view name) {
+      algorithms.push_back(stringf("%.3f ms ", seconds * 1e3).append(name));
+    };
+    const auto list = [&](bool measured) {
+      text += stringf("                     %.0f B:", exchange.bytes);
+      for (const std::string& one : algorithms)
+        text += (&one == algorithms.data() ? " " : ", ") + one;
+      text += measured ? "\n" : " (priced)\n";
+      algorithms.clear();
+    };
     if (exchange.routed != Routed::no) {
-      const bool dispatches = exchange.routed == Routed::dispatch;
-      algorithms = stringf("                     %.0f B:", exchange.bytes);
-      const std::vector<RouteEstimate> all = routesOf(shape, exchange);
-      longest = dispatches ? all[0].dispatch : all[0].combine;
-      for (const RouteEstimate& one : all)
-        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",",
-                              (dispatches ? one.dispatch : one.combine) * 1e3,
-                              std::string(one.algorithm).c_str());
-      text += line(longest, what) + algorithms + " (priced)\n";
+      for (const RouteEstimate& one : routesOf(shape, exchange))
+        add(exchange.routed == Routed::dispatch ? one.dispatch : one.combine, one.algorithm);
+      list(false);
       continue;
     }
     for (CostModel& group : groups(exchange.group)) {
       const auto all =
           group.estimates(exchange.collective, given(exchange.collective), exchange.bytes);
-      if (!all.empty()) longest = std::max(longest, all[0].seconds);
-      algorithms += stringf("                     %.0f B:", exchange.bytes);
-      for (const CostModel::Estimate& one : all)
-        algorithms += stringf("%s %.3f ms %s", &one == all.data() ? "" : ",", one.seconds * 1e3,
-                              textOf(one.choice).c_str());
-      algorithms += !all.empty() && all[0].measured ? "\n" : " (priced)\n";
+      for (const CostModel::Estimate& one : all) add(one.seconds, textOf(one.choice));
+      list(!all.empty() && all[0].measured);
     }
-    text += line(longest, what) + algorithms;
   }
   return text;
 }
@@ -71,6 +72,7 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
     if (estimate.otherwise > 0)
       text += stringf("; by %s it would take %.3f ms", other, estimate.otherwise * 1e3);
     if (shape.routed || estimate.otherwise > 0) text += "\n";
+    std::size_t first = 0;  // of the pass's exchanges
     for (const Pass pass : passes) {
       const ScheduleTerms terms = termsOf(shape, pass);
       const int streams = valueOf(shape, pass).streams;
@@ -79,7 +81,8 @@ std::string LayerModel::explain(std::span<const LayerShape> offered, std::span<c
         text += stringf("; on %d streams exchanges go on beside each other%s", streams,
                         background_ ? " and beside local work" : "");
       text += "\n";
-      text += explainPhases(shape, pass, terms);
+      text += explainPhases(shape, pass, terms, std::span(estimate.exchanges).subspan(first));
+      first += terms.exchanges.size();
     }
   }
   return text;

@@ -14,10 +14,12 @@
 //   end
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <sstream>
 
 #include "src/base/error.h"
 #include "src/base/text.h"
+#include "src/model/answers.h"
 #include "src/route/learner.h"
 
 namespace moeccl {
@@ -172,7 +174,20 @@ std::string choiceIn(std::string_view text, const std::string& layer) {
 }
 
 std::string Learner::explain() const {
-  std::string text;
+  const auto answerOf = [this](std::size_t i) {
+    Answer answer;
+    answer.name = alternatives_[i].name;
+    answer.it.seconds = estimate(i);
+    answer.it.source = evidence_[i].there()        ? "learned"
+                       : alternatives_[i].measured ? "curves"
+                                                   : "links";
+    return answer;
+  };
+  std::optional<Answer> then;
+  for (std::size_t i = 0; i < alternatives_.size(); ++i)
+    if (i != current_ && forbidden_[i] == 0 && (!then || estimate(i) < then->it.seconds))
+      then = answerOf(i);
+  std::string text = firstLine(answerOf(current_), then ? &*then : nullptr) + "\n";
   const Evidence& now = evidence_[current_];
   text += stringf("runs under %s, changed %d times; %.2f %% of the time went into trials\n",
                   alternatives_[current_].name.c_str(), changes_,

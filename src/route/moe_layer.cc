@@ -261,7 +261,8 @@ void MoeLayer::updateBias(double* bias, double speed) {
 
 std::string MoeLayer::explainChoice() const {
   if (learning_ != nullptr) return learning_->learner().explain();
-  return "runs under " + nameInChunks(shape().schedule, shape().chunks, shape().routed) +
+  return LayerQuery(groups_.grid, config_).explanation() + "runs under " +
+         nameInChunks(shape().schedule, shape().chunks, shape().routed) +
          (config_.learn == 0 ? ", and does not learn: config.learn is 0\n"
                              : ", and has no other to choose\n");
 }

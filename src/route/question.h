@@ -1,7 +1,11 @@
 // A question about a layer on the groups that it runs on, by the public API.
 #pragma once
 
+#include <cstddef>
+#include <string>
+
 #include "moeccl/model.h"
+#include "src/base/boundary.h"
 
 namespace moeccl {
 
@@ -18,6 +22,15 @@ class LayerQuery {
   LayerQuery& operator=(const LayerQuery&) = delete;
 
   const moecclQuery_t* get() const { return &query_; }
+  // moecclExplain's text. Throws Error.
+  std::string explanation() const {
+    std::size_t bytes = 0;
+    requireSuccess(moecclExplain(get(), nullptr, nullptr, &bytes));
+    std::string text(bytes, '\0');
+    requireSuccess(moecclExplain(get(), nullptr, text.data(), &bytes));
+    text.resize(text.find('\0'));
+    return text;
+  }
 
  private:
   moecclCluster_t cluster_ = MOECCL_CLUSTER_INITIALIZER;

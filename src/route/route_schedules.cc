@@ -180,13 +180,7 @@ std::string RouteSchedules::explain() const {
 // Explains the schedule of the last Begin, as predictions say.
 std::string RouteSchedules::explanation() const {
   const moecclMoeConfig_t config = configOf(bucketOf(last_));
-  const LayerQuery query(groups_.grid, config);
-  std::size_t bytes = 0;
-  requireSuccess(moecclExplain(query.get(), nullptr, nullptr, &bytes));
-  std::string text(bytes, '\0');
-  requireSuccess(moecclExplain(query.get(), nullptr, text.data(), &bytes));
-  text.resize(text.find('\0'));
-  return text;
+  return LayerQuery(groups_.grid, config).explanation();
 }
 
 std::string RouteSchedules::save() const {

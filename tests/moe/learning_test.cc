@@ -100,7 +100,9 @@ void expectChange(const Problem& problem, const Solved& solved, const Fixed& fix
     checkThat(ran.front() == before, "the layer did not begin as it was made");
     checkSame(at.comm, ran);
     const std::string told = textOf(moecclMoeLayerExplainChoice, at.layer);
-    checkThat(told.find("runs under " + others.back() + ", changed 1 times") == 0, told.c_str());
+    checkThat(told.starts_with(others.back() + " in "), told.c_str());
+    checkThat(told.find("\nruns under " + others.back() + ", changed 1 times") != told.npos,
+              told.c_str());
   });
 }
 
@@ -167,6 +169,9 @@ TEST(Learning, LeavesOtherLayersAlone) {
         checkThat(scheduleOf(at.layer) == before, "it changed");
       }
       const std::string told = textOf(moecclMoeLayerExplainChoice, at.layer);
+      checkThat(told.starts_with(std::string(nameOf(before)) + " in ") &&
+                    told.find(", by links") != told.npos,
+                told.c_str());
       checkThat(told.find(schedule == moecclScheduleAuto ? "does not learn" : "no other") !=
                     std::string::npos,
                 told.c_str());
