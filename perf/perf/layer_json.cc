@@ -17,11 +17,6 @@ constexpr const char* kVariables[] = {"MOECCL_PROFILE", "OPENBLAS_NUM_THREADS", 
 constexpr const char* kRuleNames[] = {"model", "parm", "corrected"};  // by SelectionRule
 static_assert(std::size(kRuleNames) == kRules);
 
-template <typename Value>
-ordered_json orNull(const std::optional<Value>& value) {
-  return value ? ordered_json(*value) : ordered_json();
-}
-
 ordered_json shapeToJson(const Layer& layer) {
   ordered_json json = toJson(layer.grid);
   json.update({{"samples", layer.samples},
@@ -119,10 +114,7 @@ ordered_json speedupsToJson(const Run& run) {
                     {"nEsp", row.nEsp},
                     {"schedule", scheduleName(row.schedule)},
                     {"layers", row.layers},
-                    {"measured", orNull(row.measured)},
-                    {"paperA", orNull(row.testbedA)},
-                    {"paperBFirst", orNull(row.testbedBFirst)},
-                    {"paperBSecond", orNull(row.testbedBSecond)}});
+                    {"mean", row.mean}});
   return json;
 }
 

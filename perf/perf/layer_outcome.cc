@@ -1,11 +1,12 @@
-// Lists the rules of choosing a schedule, judges each over all layers, and sets measured speedups
-// beside those of Parm's table IV.
+// Lists the rules of choosing a schedule, judges each over all layers, and takes the mean of
+// speedups.
 #include "perf/perf/layer_outcome.h"
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <numeric>
-#include <set>
+#include <tuple>
 
 #include "perf/common/statistics.h"
 
@@ -31,49 +32,8 @@ Chosen always(const Outcome& outcome, moecclSchedule_t schedule) {
   return candidateOf(outcome.measured.timed, schedule);
 }
 
-constexpr int kS1 = moecclScheduleS1, kS2 = 3, kAuto = moecclScheduleAuto;
-
-// Parm (INFOCOM 2024), table IV. Testbed A: 8 x RTX4090, PCIe 4.0, one node. B: 8 nodes of 4 x
-// RTX2080Ti, PCIe 3.0, 100 Gb/s; two of its three columns (8, 16 and 32 GPUs) are printed in each
-// row.
-struct Published {
-  int schedule, nMp, nEsp;
-  double testbedA, testbedBFirst, testbedBSecond;
-};
-constexpr std::array<Published, 12> kPublished = {{
-    {kS1, 2, 2, 2.10, 2.62, 2.46},
-    {kS1, 2, 4, 2.24, 3.37, 2.85},
-    {kS1, 4, 2, 3.72, 4.18, 4.12},
-    {kS1, 4, 4, 4.19, 5.77, 5.08},
-    {kS2, 2, 2, 1.99, 2.42, 2.20},
-    {kS2, 2, 4, 2.41, 3.05, 2.44},
-    {kS2, 4, 2, 3.21, 3.58, 3.81},
-    {kS2, 4, 4, 4.12, 5.38, 4.82},
-    {kAuto, 2, 2, 2.10, 2.62, 2.46},  // "Parm"
-    {kAuto, 2, 4, 2.41, 3.37, 2.85},
-    {kAuto, 4, 2, 3.70, 4.18, 4.12},
-    {kAuto, 4, 4, 4.20, 5.77, 5.08},
-}};
-
-Speedups speedupsOf(int nMp, int nEsp, int schedule, const std::vector<Outcome>& outcomes) {
-  Speedups row{nMp, nEsp, static_cast<moecclSchedule_t>(schedule), 0, {}, {}, {}, {}};
-  double sum = 0;
-  for (const Outcome& outcome : outcomes) {
-    if (outcome.layer.grid.nMp != nMp || outcome.layer.grid.nEsp != nEsp) continue;
-    const auto speedup = speedupOf(outcome.measured.timed, row.schedule);
-    if (!speedup) continue;
-    sum += *speedup;
-    ++row.layers;
-  }
-  if (row.layers > 0) row.measured = sum / static_cast<double>(row.layers);
-  for (const Published& paper : kPublished) {
-    if (paper.schedule != schedule || paper.nMp != nMp || paper.nEsp != nEsp) continue;
-    row.testbedA = paper.testbedA;
-    row.testbedBFirst = paper.testbedBFirst;
-    row.testbedBSecond = paper.testbedBSecond;
-  }
-  return row;
-}
+// S1, S2 and auto.
+constexpr std::array kCompared = {moecclScheduleS1, moecclScheduleS2, moecclScheduleAuto};
 
 }  // namespace
 
@@ -125,13 +85,19 @@ std::size_t disagreements(const std::vector<Outcome>& outcomes) {
 }
 
 std::vector<Speedups> speedups(const std::vector<Outcome>& outcomes) {
-  std::set<std::pair<int, int>> groups;
+  // By N_MP, N_ESP and schedule.
+  std::map<std::tuple<int, int, moecclSchedule_t>, std::vector<double>> all;
   for (const Outcome& outcome : outcomes)
-    groups.insert({outcome.layer.grid.nMp, outcome.layer.grid.nEsp});
+    for (const moecclSchedule_t schedule : kCompared)
+      if (const auto speedup = speedupOf(outcome.measured.timed, schedule))
+        all[{outcome.layer.grid.nMp, outcome.layer.grid.nEsp, schedule}].push_back(*speedup);
   std::vector<Speedups> rows;
-  for (const auto& [nMp, nEsp] : groups)
-    for (const int schedule : {kS1, kS2, kAuto})
-      rows.push_back(speedupsOf(nMp, nEsp, schedule, outcomes));
+  for (const auto& [row, values] : all) {
+    const auto& [nMp, nEsp, schedule] = row;
+    const auto layers = static_cast<double>(values.size());
+    rows.push_back({nMp, nEsp, schedule, values.size(),
+                    std::accumulate(values.begin(), values.end(), 0.0) / layers});
+  }
   return rows;
 }
 

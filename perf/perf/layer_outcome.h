@@ -39,13 +39,12 @@ std::vector<double> predictionErrors(moecclSchedule_t schedule,
 // Layers for which the model's first is not what auto followed: none, unless the library is wrong.
 std::size_t disagreements(const std::vector<Outcome>& outcomes);
 
-// A row of Parm's table IV: mean speedups over the baseline. Nothing where there is no value.
+// As in Parm's table IV: the mean speedup of S1, S2 or auto over the baseline.
 struct Speedups {
   int nMp, nEsp;
   moecclSchedule_t schedule;
   std::size_t layers;
-  std::optional<double> measured;
-  std::optional<double> testbedA, testbedBFirst, testbedBSecond;  // the paper's
+  double mean;
 };
 std::vector<Speedups> speedups(const std::vector<Outcome>& outcomes);
 

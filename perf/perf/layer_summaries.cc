@@ -40,27 +40,12 @@ void printPredictions(const Run& run) {
   }
 }
 
-void printSpeedup(const std::optional<double>& value) {
-  if (value)
-    std::printf(" %9.2f", *value);
-  else
-    std::printf(" %9s", "-");
-}
-
 void printSpeedups(const Run& run) {
-  std::printf(
-      "#\n# Mean speedup over the baseline, beside Parm's table IV (auto beside \"Parm\"):\n"
-      "# testbed A, 8 GPUs in one node; B, 4 in each of up to 8, of which two columns are there\n");
-  std::printf("# %4s %4s %-9s %7s %9s %9s %9s %9s\n", "N_MP", "ESP", "schedule", "layers",
-              "measured", "A", "B first", "B second");
-  for (const Speedups& row : speedups(run.outcomes)) {
-    if (row.layers == 0) continue;
-    std::printf("  %4d %4d %-9s %7zu", row.nMp, row.nEsp, scheduleName(row.schedule).c_str(),
-                row.layers);
-    for (const auto& value : {row.measured, row.testbedA, row.testbedBFirst, row.testbedBSecond})
-      printSpeedup(value);
-    std::printf("\n");
-  }
+  std::printf("#\n# Mean speedup over the baseline, as in Parm's table IV\n");
+  std::printf("# %4s %4s %-9s %7s %9s\n", "N_MP", "ESP", "schedule", "layers", "speedup");
+  for (const Speedups& row : speedups(run.outcomes))
+    std::printf("  %4d %4d %-9s %7zu %9.2f\n", row.nMp, row.nEsp,
+                scheduleName(row.schedule).c_str(), row.layers, row.mean);
 }
 
 }  // namespace
