@@ -14,6 +14,7 @@ from harness import check, main, raises
 from torch.utils.checkpoint import checkpoint
 
 import moeccl.torch
+from moeccl import _C
 
 EXPERTS, HIDDEN, CHOICES = 7, 12, 3
 PATIENCE = 20  # seconds, on a busy machine; without a word from the other rank it is minutes
@@ -322,6 +323,26 @@ def halves_go_on_beside_the_caller():
     # What is never awaited is no obstacle to what comes.
     route.dispatch(*(each.float() if each.is_floating_point() else each for each in routing_of(RANK, 2)[:3]), async_op=True)
     step_of(route, 3)
+
+
+@check
+def a_checkpoint_drops_what_halves_keep():
+    """The pass, and with it the rows' results, until they are computed again."""
+    route = moeccl.torch.Route(EXPERTS, CHOICES, HIDDEN, dtype=torch.float32)
+    tokens, indices, weights, gradient = routing_of(RANK, 2)
+    tokens = tokens.float().requires_grad_()
+
+    def part(tokens):
+        rows, handle = route.dispatch(tokens, indices, weights.float(), async_op=True).wait()
+        return route.combine(rows * 2, handle, async_op=True).wait()
+
+    gc.collect()
+    before = _C.open_passes()
+    output = checkpoint(part, tokens, use_reentrant=False)
+    gc.collect()
+    assert _C.open_passes() == before, _C.open_passes() - before
+    (output * gradient).sum().backward()
+    near(tokens.grad, 2 * (weights * (indices >= 0)).sum(1, keepdim=True) * gradient, "the gradient of tokens")
 
 
 @check

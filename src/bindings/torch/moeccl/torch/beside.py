@@ -1,4 +1,4 @@
-"""Halves of a route's pass that go on while the caller computes something else, forward and backward."""
+"""Halves of a pass that go on while the caller computes something else, forward and backward."""
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -8,10 +8,10 @@ class _Started(torch.autograd.Function):
     """Its backward pass is the end of what _Awaited's has begun."""
 
     @staticmethod
-    def forward(ctx, half, *given):
+    def forward(ctx, half, ticket, *given):
         ctx.half = half
-        ctx.save_for_backward(half.ticket)
-        return half.start(*given)
+        ctx.save_for_backward(ticket)
+        return half.start(ticket, *given)
 
     @staticmethod
     @once_differentiable
@@ -19,45 +19,53 @@ class _Started(torch.autograd.Function):
         ctx.saved_tensors  # noqa: B018 - a checkpoint recomputes here on all ranks, whatever else is saved on each
         ctx.half.wait()
         gradients, ctx.half.gradients = ctx.half.gradients, None
-        return None, *gradients
+        return None, None, *ctx.half.finish_backward(*gradients)
 
 
 class _Awaited(torch.autograd.Function):
 
     @staticmethod
-    def forward(ctx, half, *made):
+    def forward(ctx, half, ticket, kept, *made):
         ctx.half = half
         # Saved here too: a recomputation must not stop before this.
-        ctx.save_for_backward(half.ticket)
+        ctx.save_for_backward(ticket, kept)
         half.wait()
         return tuple(each.view_as(each) for each in made)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *gradients):
-        ctx.saved_tensors  # noqa: B018 - as above
-        ctx.half.gradients = ctx.half.start_backward(*gradients)
-        return None, *gradients
+        ticket, kept = ctx.saved_tensors
+        ctx.half.gradients = ctx.half.start_backward(ticket, kept, *gradients)
+        return None, None, None, *gradients
 
 
 class Half:
-    """start(*given) and start_backward(*gradients) enqueue, and return tensors that are there behind route.wait_beside()."""
+    """One exchange of a pass, and its gradients' exchange. The ticket keeps the pass; a half holds neither, so that a checkpoint
+    drops them.
+
+    owner            the layer or route, whose wait_beside() returns once all that was started is complete
+    start            start(ticket, *given) enqueues, and returns tensors that are there behind wait_beside()
+    start_backward   start_backward(ticket, kept, *gradients) likewise, and returns the gradients of what was given
+    finish_backward  makes of these, once they are there, those that autograd gets
+    """
 
     gradients = None
 
-    def __init__(self, route, ticket, start, start_backward):
-        self.route, self.ticket = route, ticket
-        self.start, self.start_backward = start, start_backward
+    def __init__(self, owner, start, start_backward, finish_backward=lambda *gradients: gradients):
+        self.owner = owner
+        self.start, self.start_backward, self.finish_backward = start, start_backward, finish_backward
 
     def wait(self):
-        self.route.wait_beside()
+        self.owner.wait_beside()
 
-    def begin(self, *given):
+    def begin(self, ticket, *given):
         """What is made of the tensors, but for its contents."""
-        return _Started.apply(self, *given)
+        return _Started.apply(self, ticket, *given)
 
-    def end(self, *made):
-        return _Awaited.apply(self, *made)
+    def end(self, ticket, kept, *made):
+        """What begin() returned, with its contents. kept: a tensor that the gradients need, or None."""
+        return _Awaited.apply(self, ticket, kept, *made)
 
 
 class Pending:

@@ -153,34 +153,33 @@ class Route(Owner):
         return rows, handle
 
     def _dispatch_beside(self, tokens, weights, handle):
-        ticket = handle._ticket
+        travel = weights is not None
 
-        def start(tokens, weights, leaf):
+        def start(ticket, tokens, weights, leaf):
             rows, row_weights = self.start_dispatch(ticket, tokens, True)
             return rows, row_weights, rows.new_empty(0)
 
-        def start_backward(rows, row_weights, anchor):
+        def start_backward(ticket, kept, rows, row_weights, anchor):
             tokens, of_weights = self.start_dispatch_backward(ticket, rows, row_weights, True)
-            return tokens, of_weights if weights is not None else None, rows.new_empty(0, dtype=torch.float32)
+            return tokens, of_weights if travel else None, rows.new_empty(0, dtype=torch.float32)
 
-        half = Half(self, ticket, start, start_backward)
-        made = half.begin(tokens.to(self.dtype), weights, self._leaf)
-        return Pending(lambda: self._dispatched(handle, *half.end(*made)))
+        half = Half(self, start, start_backward)
+        made = half.begin(handle._ticket, tokens.to(self.dtype), weights, self._leaf)
+        return Pending(lambda: self._dispatched(handle, *half.end(handle._ticket, None, *made)))
 
     def _combine_beside(self, results, weights, handle):
-        ticket, results = handle._ticket, results.to(self.dtype)
-        kept = results.detach()
+        results, weighs = results.to(self.dtype), weights is not None
 
-        def start(results, weights, anchor):
+        def start(ticket, results, weights, anchor):
             return self.start_combine(ticket, results, True)
 
-        def start_backward(output):
-            results, of_weights = self.start_combine_backward(ticket, output, kept, True)
-            return results, of_weights if weights is not None else None, output.new_empty(0)
+        def start_backward(ticket, results, output):
+            results, of_weights = self.start_combine_backward(ticket, output, results, True)
+            return results, of_weights if weighs else None, output.new_empty(0)
 
-        half = Half(self, ticket, start, start_backward)
-        made = half.begin(results, weights, handle._anchor)
-        return Pending(lambda: half.end(made)[0])
+        half = Half(self, start, start_backward)
+        made = half.begin(handle._ticket, results, weights, handle._anchor)
+        return Pending(lambda: half.end(handle._ticket, results.detach(), made)[0])
 
     def wait_beside(self):
         """The halves' own part: until what goes on beside is complete."""
