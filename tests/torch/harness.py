@@ -2,7 +2,9 @@
 
 import datetime
 import os
+import shutil
 import sys
+import tempfile
 import time
 
 import torch.distributed as dist
@@ -24,6 +26,21 @@ def raises(call, *parts):
             assert part in str(error), f"{part!r} is not in {error}"
         return str(error)
     raise AssertionError(f"no error with {parts}")
+
+
+class folder:
+    """The same on all ranks, gone behind the block."""
+
+    def __enter__(self):
+        holder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+        dist.broadcast_object_list(holder, 0)
+        self.path = holder[0]
+        return self.path
+
+    def __exit__(self, *_):
+        dist.barrier()
+        if dist.get_rank() == 0:
+            shutil.rmtree(self.path)
 
 
 def main(start):

@@ -13,6 +13,7 @@ import pickle
 
 import torch
 import torch.distributed as dist
+from exchanges import exchanges
 from harness import check, main, raises
 from torch.utils.checkpoint import checkpoint
 
@@ -386,26 +387,6 @@ def activation_checkpointing():
     gc.collect()
     raises(loss.backward, "gone")
     moeccl.torch.recover()
-
-
-class exchanges:
-    """How often each call by which a layer talks to other ranks is made within."""
-
-    CALLS = ((_C.RankSet, "gather"), (_C.RankSet, "average"), (_C.RankSet, "broadcast"), (_C.Route, "begin"),
-             *((_C.RoutePass, each) for each in ("dispatch", "combine", "combine_backward", "dispatch_backward")))
-
-    def __enter__(self):
-        self.counted, self.own = collections.Counter(), [getattr(*each) for each in self.CALLS]
-        for (kind, name), own in zip(self.CALLS, self.own):
-            def call(it, *given, own=own, name=name):
-                self.counted[name] += 1
-                return own(it, *given)
-            setattr(kind, name, call)
-        return self.counted
-
-    def __exit__(self, *_):
-        for (kind, name), own in zip(self.CALLS, self.own):
-            setattr(kind, name, own)
 
 
 def again(call):

@@ -3,14 +3,11 @@
     torchrun --nproc-per-node 4 tests/torch/sharded.py [CHECK...]
 """
 
-import shutil
-import tempfile
-
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from expert_models import EMBEDDING, EXPERTS, Expert, Model, local_experts, tokens_of
-from harness import check, main, raises
+from harness import check, folder, main, raises
 from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_optimizer_state_dict,
                                                      set_model_state_dict, set_optimizer_state_dict)
 from torch.distributed.fsdp import fully_shard
@@ -118,21 +115,6 @@ def checkpoints_in_them():
         ours, theirs = (trained(model, torch.optim.Adam(model.parameters(), 1e-2), range(6), torch.float32, call)
                         for model, call in zip(models, calls))
         assert (ours - theirs).abs().max() < 1e-6 * theirs.abs().max(), (together, ours - theirs)
-
-
-class folder:
-    """The same on all ranks, gone behind the block."""
-
-    def __enter__(self):
-        holder = [tempfile.mkdtemp() if RANK == 0 else None]
-        dist.broadcast_object_list(holder, 0)
-        self.path = holder[0]
-        return self.path
-
-    def __exit__(self, *_):
-        dist.barrier()
-        if RANK == 0:
-            shutil.rmtree(self.path)
 
 
 def saved(model, optimizer):

@@ -9,14 +9,12 @@ import contextlib
 import copy
 import itertools
 import pickle
-import shutil
-import tempfile
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from expert_models import EMBEDDING, EXPERTS, Expert, Model, Stack, Whole, local_experts, norm, tokens_of
-from harness import check, main, raises
+from harness import check, folder, main, raises
 from torch.distributed.checkpoint.state_dict import (StateDictOptions, get_model_state_dict, get_state_dict,
                                                      set_model_state_dict, set_state_dict)
 from torch.distributed.tensor import DTensor
@@ -28,21 +26,6 @@ import moeccl.torch
 GRIDS = ({}, {"ep_size": 2}, {"ep_size": 1})
 FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 FULL = StateDictOptions(full_state_dict=True)
-
-
-class folder:
-    """The same on all ranks, gone behind the block."""
-
-    def __enter__(self):
-        holder = [tempfile.mkdtemp() if RANK == 0 else None]
-        dist.broadcast_object_list(holder, 0)
-        self.path = holder[0]
-        return self.path
-
-    def __exit__(self, *_):
-        dist.barrier()
-        if RANK == 0:
-            shutil.rmtree(self.path)
 
 
 class Loss(torch.nn.Module):
