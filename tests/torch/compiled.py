@@ -135,6 +135,14 @@ def layers_with_replicas_and_capacity():
 
 
 @check
+def chunks_and_shared_experts():
+    """A graph takes one chunk, and shared experts behind the exchange."""
+    shared = torch.nn.Sequential(linear(31, HIDDEN, 20), torch.nn.SiLU(), linear(32, 20, HIDDEN))
+    model = torch.nn.Sequential(Block(False, chunks=3, shared_experts=shared), Block(True, chunks=2, capacity_factor=1.0))
+    compare(model, "chunks and shared experts")
+
+
+@check
 def routes_in_a_graph():
     for weights in ("combine", "rows", None):
         compare(Routed(weights), f"weights={weights!r}")

@@ -113,6 +113,7 @@ def trained_by_the_engine():
 def too_early_is_told():
     model = torch.nn.ModuleDict({"layer": MoE(HIDDEN, torch.nn.Linear(HIDDEN, HIDDEN), num_experts=8, ep_size=WORLD)})
     raises(lambda: moeccl.torch.replace_deepspeed(model), "expert groups")
+    raises(lambda: moeccl.torch.replace_deepspeed(model, shared_experts=torch.nn.Linear(2, 2)), "Leave shared_experts out")
 
 
 def start():

@@ -62,6 +62,7 @@ def trained(options, norm_type, foreach=None, **others):
 def norms_of_all_experts():
     for options in GRIDS:
         trained(options, 2.0)
+        trained(options, 2.0, chunks=3)
     for norm_type in (1.0, 2.5, math.inf):
         trained({"ep_size": 2}, norm_type)
     trained({}, 2.0, foreach=False)
@@ -99,7 +100,7 @@ def norms_in_16_bits():
 
 @check
 def parameters_that_experts_share():
-    for options in ({}, {"ep_size": 2}, {"ep_size": 2, "esp_size": 2}):
+    for options in ({}, {"ep_size": 2}, {"ep_size": 2, "esp_size": 2}, {"ep_size": 2, "chunks": 3}):
         # In a list, told by that several experts have it; one that each rank brings its own of is made the first rank's.
         shared, whole_norm = norm(RANK), norm()
         experts = torch.nn.ModuleList(local_experts(options, lambda *place: Expert(*place, norm=shared)))
@@ -146,7 +147,7 @@ def compare_shared(model, whole, options, of):
 @check
 def backward_to_some_tensors():
     """torch.autograd.grad and backward(inputs=) leave all else alone, and give what is right or nothing."""
-    for options in ({}, {"ep_size": 2}):
+    for options in ({}, {"ep_size": 2}, {"chunks": 3}, {"chunks": 3, "ep_size": 2}):
         model = Model(torch.nn.ModuleList(local_experts(options, Expert)), **options)
         experts = list(model.layer.experts.parameters())
         replicas = model.layer.grid.replicas > 1

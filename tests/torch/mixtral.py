@@ -115,11 +115,11 @@ def float64_training():
 @check
 def other_models():
     """One forward and backward pass of models whose blocks have more than a gate and experts."""
-    for config in (Qwen2MoeConfig(num_experts=8, moe_intermediate_size=24, shared_expert_intermediate_size=40,
-                                  decoder_sparse_step=1, **SMALL),
-                   Qwen3MoeConfig(num_experts=8, moe_intermediate_size=24, head_dim=8, norm_topk_prob=True, **SMALL)):
+    for chunks, config in ((1, Qwen2MoeConfig(num_experts=8, moe_intermediate_size=24, shared_expert_intermediate_size=40,
+                                              decoder_sparse_step=1, **SMALL)),
+                           (3, Qwen3MoeConfig(num_experts=8, moe_intermediate_size=24, head_dim=8, norm_topk_prob=True, **SMALL))):
         model, whole = tiny(torch.float64, config), tiny(torch.float64, config)
-        moeccl.torch.replace_transformers(model)
+        moeccl.torch.replace_transformers(model, chunks=chunks)
         data = sequences(RANK, 0)
         outputs = [each(input_ids=data, labels=data) for each in (model, whole)]
         assert torch.allclose(outputs[0].logits, outputs[1].logits, rtol=1e-6, atol=1e-7), type(model).__name__
@@ -136,6 +136,7 @@ def other_models():
     raises(lambda: moeccl.torch.replace_transformers(torch.nn.Linear(2, 2)), "no such block")
     raises(lambda: moeccl.torch.replace_transformers(tiny(torch.float32), esp_size=2), "esp_size")
     raises(lambda: moeccl.torch.replace_transformers(model, ep_size=1), "all are replaced")
+    raises(lambda: moeccl.torch.replace_transformers(tiny(torch.float32), shared_experts=torch.nn.Linear(32, 32)), "Leave shared_experts out")
 
 
 @check

@@ -54,9 +54,12 @@ run() {
 for number in "${ranks[@]}"; do
   run "$number" checks.py
   run "$number" layers.py
+  run "$number" chunks.py
   run "$number" routes.py
 done
 run 1 routes.py
+run 1 chunks.py
+run 2 chunks.py
 run 4 compiled.py
 run 4 errors.py
 run 4 gradients.py

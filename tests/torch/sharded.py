@@ -3,6 +3,8 @@
     torchrun --nproc-per-node 4 tests/torch/sharded.py [CHECK...]
 """
 
+import itertools
+
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -107,6 +109,23 @@ def experts_over_their_replicas():
 
 
 @check
+def chunks_and_shared_experts():
+    """Experts run once for each chunk, and FSDP adds up what each run's gradients are; of shared experts all ranks have parts."""
+    for options, again in itertools.product(grids(), (False, True)):
+        for together in (False, True):
+            what, dtype = f"{options}, together: {together}, again: {again}", torch.float64
+            models = [shard(made(together, dtype, chunks=3, shared_experts=Expert(99), **options)) for shard in (sharded, parallel)]
+            calls = [lambda tokens, model=model: checkpoint(model, tokens, use_reentrant=False) if again else model(tokens)
+                     for model in models]
+            ours, theirs = (trained(model, torch.optim.Adam(model.parameters(), 1e-2), range(8), dtype, call)
+                            for model, call in zip(models, calls))
+            assert (ours - theirs).abs().max() < 1e-10 * theirs.abs().max(), (what, ours - theirs)
+            cut = [name for name, each in models[0].named_parameters() if isinstance(each, DTensor)]
+            assert "layer.shared_experts.first" in cut, cut
+            same(whole(models[0]), whole(models[1]), what, 1e-9)
+
+
+@check
 def checkpoints_in_them():
     """Layers that are computed again, too."""
     for together in (False, True):
@@ -163,6 +182,10 @@ def what_is_refused():
     fully_shard(model.layer, mesh=model.layer.replica_mesh)
     text = raises(lambda: model(batch(0, torch.float32)), "gate's parameter weight")
     assert "fully_shard(layer.experts, mesh=layer.replica_mesh)" in text, text
+    model = made(True, torch.float32, ep_size=2, shared_experts=Expert(99))
+    for each in (model.layer.experts, model.layer.shared_experts):
+        fully_shard(each, mesh=model.layer.replica_mesh)
+    raises(lambda: model(batch(0, torch.float32)), "shared_experts' parameter first", "mesh=layer.replica_mesh")
     model = made(True, torch.float32, ep_size=2)
     fully_shard(model.layer.experts, mesh=dist.init_device_mesh("cpu", (WORLD,)))
     raises(lambda: model(batch(0, torch.float32)), "first", f"over the ranks {list(range(WORLD))}", "mesh=layer.replica_mesh")

@@ -199,12 +199,13 @@ def among_replicas(experts, ranks, count):
     return found
 
 
-def refuse_cut_gate(gate, ranks):
-    """Raises where fully_shard has cut the gate among the ranks that hold the same experts, as it does with a whole layer."""
+def refuse_cut(module, ranks, whose):
+    """Raises where fully_shard has cut the gate, or shared experts, among the ranks that hold the same experts, as it does with a
+    whole layer. whose: "the gate's" or so."""
     cut = {id(each._module_info.module): each for each, _ in _fully_sharded()}
-    for name, module, _, _ in _named(gate):
-        if id(module) in cut and cut[id(module)].mesh_info.mesh.mesh.tolist() == ranks:
-            raise TypeError(f"the gate's parameter {name} was sharded by fully_shard over the ranks {ranks} that hold the same "
+    for name, owner, _, _ in _named(module):
+        if id(owner) in cut and cut[id(owner)].mesh_info.mesh.mesh.tolist() == ranks:
+            raise TypeError(f"{whose} parameter {name} was sharded by fully_shard over the ranks {ranks} that hold the same "
                             f"experts, and its gradient is of all ranks. {_HOW}")
 
 

@@ -9,9 +9,10 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
 
 from .. import _C
+from . import chunks as chunked
 from . import recomputation, state
 from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
-from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_cut_gate,
+from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_cut,
                       refuse_wrapper, register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
@@ -95,6 +96,15 @@ class MoE(Owner, torch.nn.Module):
     gradients    Of the experts' parameters. "mean": those of the mean of the ranks' losses, as under
                  DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
                  and replicas are left to the caller, as DeepSpeed wants it.
+    chunks       Each rank's tokens are cut into so many parts, and rows of one travel while experts compute another's. So
+                 experts are called so many times. Results are those of one chunk but for rounding; the same choices are
+                 dropped. If experts compute each row by itself, and neither pass follows a schedule, outputs and gradients
+                 of tokens and weights have the same bits. Under a schedule (explain() tells) nothing travels beside
+                 experts, shared ones neither. torch.compile takes all tokens as one chunk.
+    shared_experts
+                 A module that all tokens [n, M] pass, besides the experts that they choose. It makes rows [n, M], which are
+                 added to the output. It runs while the first rows travel. All ranks have it, as they have the gate:
+                 DistributedDataParallel or FSDP averages its gradients.
 
     wire         torch.float8_e4m3fn or float8_e5m2: tokens on their way to experts, and gradients of outputs, travel as that,
                  with a scale for each 128 elements. Of dropless layers whose schedule is "auto" and mp_size 1.
@@ -107,9 +117,14 @@ class MoE(Owner, torch.nn.Module):
 
     def __init__(self, experts, gate=None, *, top_k=None, num_experts=None, group=None, mp_size=1, ep_size=None,
                  esp_size=1, order="esp", capacity_factor=None, capacity_groups=None, schedule="auto", learn=False,
-                 tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean", wire=None):
+                 tokens=None, hidden=None, expert_dims=None, shard_dims=None, gradients="mean", wire=None, chunks=1,
+                 shared_experts=None):
         super().__init__()
         self.grid = grid_of(group, mp_size, ep_size, esp_size, order)
+        rank = self.grid.group.rank()
+        self.chunks = chunked.check_chunks(chunks, rank)
+        self.shared_experts = chunked.check_shared_experts(shared_experts, rank)
+        chunked.check_with_chunks(chunks, learn, schedule, capacity_factor, capacity_groups)
         if isinstance(experts, (list, tuple)):
             experts = torch.nn.ModuleList(experts)
         self.gate, self.experts = gate, experts
@@ -156,7 +171,7 @@ class MoE(Owner, torch.nn.Module):
     def _live(self):
         super()._live()
         self._routed = None  # logits and indices of the last forward pass
-        self._last = None  # its route, which schedule or algorithm brought its rows, and how many choices it dropped
+        self._last = None  # its route, which schedule or algorithm brought its rows, how many choices it dropped, and its chunks
 
     def _check_arguments(self, gate, top_k, schedule, capacity_factor):
         if top_k is not None and (not isinstance(top_k, int) or not 1 <= top_k <= self.num_experts):
@@ -236,8 +251,8 @@ class MoE(Owner, torch.nn.Module):
 
     def explain(self):
         """Which schedule or algorithm the last forward pass went by, and why: text with each candidate's predicted time."""
-        route, way, _ = self._last_pass()
-        return f"The last pass went by {way}.\n{route.explain()}"
+        route, way, _, chunks = self._last_pass()
+        return f"The last pass went by {way}{f', in {chunks} chunks' if chunks > 1 else ''}.\n{route.explain()}"
 
     def dropped(self):
         """How many choices of this rank's tokens got no place in the last forward pass. Ranks of an MP group count their
@@ -350,21 +365,33 @@ class MoE(Owner, torch.nn.Module):
         self._routed = logits, indices
         return indices, weights
 
-    def _route_for(self, tokens, choices, dtype, training):
-        """The route of the pass, made by the first one of its kind."""
+    def _route_for(self, tokens, choices, dtype, training, chunks):
+        """The route of the pass, or of those of all chunks, made by the first one of its kind."""
         count, embedding = tokens.shape
         if self.tokens is None:
             kind = FORWARD if torch._C._current_graph_task_id() == -1 else AGAIN
             tell(self.grid, self._told, Coming(kind, self.number, 0, count, embedding, choices, TYPES.index(dtype),
-                                               int(training)))
-        key = (embedding, choices, dtype, training)
+                                               int(training), chunks, int(self.shared_experts is not None)))
+        key = (embedding, choices, dtype, training, chunks)
         if key not in self._routes:
-            self._routes[key] = _C.Route(
-                self.grid.handle, dtype, self.num_experts, choices, embedding, max_tokens=self.tokens or 0,
-                capacity_factor=self.capacity_factor, capacity_groups=self.capacity_groups,
+            self._routes[key] = self._new_route(*key)
+        return self._routes[key]
+
+    def _new_route(self, embedding, choices, dtype, training, chunks):
+        drops = self.capacity_factor > 0 and chunks == 1  # what chunks drop is known before
+        try:
+            return _C.Route(
+                self.grid.handle, dtype, self.num_experts, choices, embedding, max_tokens=-(-(self.tokens or 0) // chunks),
+                capacity_factor=self.capacity_factor if drops else 0.0,
+                capacity_groups=self.capacity_groups if drops or self.capacity_factor == 0 else 0,
                 shared_tokens=self.grid.mp_size > 1, schedule=self.schedule, expert_elements=self._expert_elements(embedding),
                 training=training, learn=self.learn, wire=self.wire)
-        return self._routes[key]
+        except ValueError as error:
+            if self.tokens is None or "maxTokens" not in str(error):
+                raise
+            raise ValueError(f"{error}. On rank {self.grid.group.rank()} of the process group tokens is {self.tokens} and chunks "
+                             f"is {chunks}, so that a chunk has up to {-(-self.tokens // chunks)} tokens; both must be the same on "
+                             "all ranks") from error
 
     @property
     def _told(self):
@@ -389,7 +416,10 @@ class MoE(Owner, torch.nn.Module):
 
     def _exchange(self, tokens, indices, weights):
         if torch.compiler.is_compiling() and not self._scales_parameters(tokens):
-            return self._finished(tokens, *self._begun(tokens, indices, weights))
+            begun = self._begun(tokens, indices, weights)
+            shared = self.run_shared_experts(tokens)
+            output = self._finished(tokens, *begun)
+            return output if shared is None else output + shared
         return self._guarded(tokens, indices, weights)
 
     @torch.compiler.disable
@@ -402,9 +432,14 @@ class MoE(Owner, torch.nn.Module):
                 refuse_wrapper(each, name)
         except Exception as error:
             self._fail(error)
-        begun = self._begun(*given)
+        if self.chunks == 1 and self.shared_experts is None:
+            begun = self._begun(*given)
+            with self.revoking():
+                return self._finished(given[0], *begun)
+        tokens, indices, weights = given
+        passes = self._begin(tokens.detach(), indices, weights.detach(), torch.is_grad_enabled(), self.chunks)
         with self.revoking():
-            return self._finished(given[0], *begun)
+            return chunked.run(self, tokens, weights, passes)
 
     def _revoke(self, error):
         self.grid.revoke_for(error, f"layer {self.number}")
@@ -429,17 +464,41 @@ class MoE(Owner, torch.nn.Module):
         return weights, ticket, begins, rows, anchor
 
     def _finished(self, tokens, weights, ticket, begins, rows, anchor):
-        with self._scaled(tokens):
-            parts = self._run_experts(rows.to(tokens.dtype), begins)
-        results = parts[0] if len(parts) == 1 else torch.cat(parts)
+        results = self.results_of(rows.to(tokens.dtype), begins)
         output = torch.ops.moeccl.route_combine(results, weights, anchor, ticket, self.id, tokens.shape[0])
         return output.to(tokens.dtype)
+
+    def results_of(self, rows, begins):
+        """What the experts make of their rows."""
+        with self._scaled(rows):
+            parts = self._run_experts(rows, begins)
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def run_shared_experts(self, tokens):
+        """What they add to the output; None where there are none."""
+        if self.shared_experts is None:
+            return None
+        made = self.shared_experts(tokens)
+        if made.shape != tokens.shape:
+            raise ValueError(f"shared_experts made {tuple(made.shape)} of tokens {tuple(tokens.shape)}; both must have one shape")
+        return made.to(tokens.dtype)
+
+    def wait_beside(self):
+        """The halves' own part: until what goes on beside is complete."""
+        with self.revoking():
+            for route in self._routes.values():
+                route.await_all()
 
     # The operators' own parts.
 
     type_of = staticmethod(type_of)
 
     def begin(self, tokens, indices, weights, training):
+        return self._begin(tokens, indices, weights, training, 1)[0]
+
+    def _begin(self, tokens, indices, weights, training, chunks):
+        """A pass for each chunk of the tokens. Of their tickets the last one's has the number of what ranks told each other: its
+        backward pass comes first. Others have -1."""
         self._refuse_unfinished()
         kept = recomputation.kept(self)
         try:
@@ -452,19 +511,28 @@ class MoE(Owner, torch.nn.Module):
             self._fail(error)
         if kept is not None:
             return self._begin_again(kept[0])
-        route = self._route_for(tokens, indices.shape[1], type_of(tokens.dtype), training)
+        route = self._route_for(tokens, indices.shape[1], type_of(tokens.dtype), training, chunks)
+        sent, dropped = self._with_places(indices) if chunks > 1 and self.capacity_factor else (indices, 0)
         with self.revoking():
-            begun = route.begin(indices, weights, self.grid.told.get(self._told, 0))
-        self._last = route, begun.algorithm(), begun.dropped()
+            notes = [-1] * (chunks - 1) + [self.grid.told.get(self._told, 0)]
+            parts = (each.split(chunked.sizes_of(len(tokens), chunks)) for each in (sent, weights))
+            begun = [route.begin(*given) for given in zip(*parts, notes)]
+        way = begun[-1].algorithm()
+        self._last = route, way, dropped + sum(each.dropped() for each in begun), chunks
         # A pass under a schedule has the memory that the checkpoint is to save.
-        keeps = training and begun.algorithm() not in _SCHEDULES
+        keeps = training and way not in _SCHEDULES
         recomputation.keep(self, lambda: (begun, indices.to(torch.int32, copy=True)) if keeps else None)
         return begun
+
+    def _with_places(self, indices):
+        mp_size = self.grid.mp_size
+        return chunked.with_places(indices, self.num_experts, self.capacity_factor, self.capacity_groups or mp_size, mp_size,
+                                   self.grid.rank % mp_size)
 
     def _begin_again(self, begun):
         """A checkpoint computes the layer again, in a backward pass. What ranks tell each other before the gradients they tell
         now."""
-        number, of = begun.ticket().tolist()
+        number, of = begun[-1].ticket().tolist()
         if self.tokens is None:
             self._tell_backward(of)
         self._told_backward.add(number)
@@ -485,27 +553,27 @@ class MoE(Owner, torch.nn.Module):
         number, of = ticket.tolist()
         if number in self._told_backward:
             self._told_backward.discard(number)
-        elif self.tokens is None:
+        elif self.tokens is None and of >= 0:
             self._tell_backward(of)
         note_backward(self, self._leaf)
         self.grid.unfinished.add(self.number)
-        rows, weights = super().start_combine_backward(ticket, output, results)
+        rows, weights = super().start_combine_backward(ticket, output, results, beside)
         self.half_done[number] = ticket, rows.shape
-        return self._times(rows, self._scale_of(rows.dtype)), weights
+        return rows if beside else self.times(rows, self.scale_of(rows.dtype)), weights
 
     def start_dispatch_backward(self, ticket, rows, row_weights, beside=False):
         """No rank waits for this one any more, but for averages."""
-        tokens, weights = super().start_dispatch_backward(ticket, rows, row_weights)
+        tokens, weights = super().start_dispatch_backward(ticket, rows, row_weights, beside)
         self.half_done.pop(ticket[0].item(), None)
-        if not self._told_backward and not any(needs_average(self, name) for name in self.places):
+        if not self.half_done and not self._told_backward and not any(needs_average(self, name) for name in self.places):
             self.grid.unfinished.discard(self.number)
-        return self._times(tokens, 1 / self._scale_of(rows.dtype)), weights
+        return tokens if beside else self.times(tokens, 1 / self.scale_of(rows.dtype)), weights
 
     @staticmethod
-    def _times(gradient, factor):
+    def times(gradient, factor):
         return gradient if factor == 1 else gradient.mul_(factor)
 
-    def _scale_of(self, dtype):
+    def scale_of(self, dtype):
         """Of gradients on their way to the experts. What 16 bits would round to nothing is divided where it is large: in
         gradients of parameters."""
         return 1.0 if dtype == torch.float16 else self._scale
@@ -513,11 +581,11 @@ class MoE(Owner, torch.nn.Module):
     def _scaled(self, tokens):
         if not self._scales_parameters(tokens):
             return contextlib.nullcontext()
-        return scaled_parameters(self, self._scale / self._scale_of(type_of(tokens.dtype)))
+        return scaled_parameters(self, self._scale / self.scale_of(type_of(tokens.dtype)))
 
     def _scales_parameters(self, tokens):
         """Whether gradients of some parameters count otherwise than those of others, or than gradients of rows."""
-        return torch.is_grad_enabled() and (self._shares or self._scale_of(type_of(tokens.dtype)) != self._scale)
+        return torch.is_grad_enabled() and (self._shares or self.scale_of(type_of(tokens.dtype)) != self._scale)
 
     @torch.compiler.disable
     def _fail(self, error):
@@ -545,7 +613,7 @@ class MoE(Owner, torch.nn.Module):
         _C.check_indices(indices, self.num_experts)
         if training:
             refuse_hooks(self)
-        if training and self.sharded and self._scale_of(type_of(tokens.dtype)) != self._scale:
+        if training and self.sharded and self.scale_of(type_of(tokens.dtype)) != self._scale:
             raise ValueError("tokens are float16 and fully_shard has cut the experts: gradients of both would need other scales; "
                              "use bfloat16 or float32, or leave the experts out (ignored_params=)")
         return tokens, indices, weights
@@ -561,8 +629,10 @@ class MoE(Owner, torch.nn.Module):
         if shared:
             raise TypeError(f"the experts' parameter {shared[0]} was sharded by fully_shard, and all experts share it; leave it "
                             "out by ignored_params=")
-        if self.sharded and self.gate is not None and self.grid.size > 1:
-            refuse_cut_gate(self.gate, ranks)
+        if self.sharded and self.grid.size > 1:
+            for what, module in (("the gate's", self.gate), ("shared_experts'", self.shared_experts)):
+                if module is not None:
+                    refuse_cut(module, ranks, what)
         self._checked = found
 
     def _replica_ranks(self):

@@ -69,6 +69,13 @@ def _found(model, what):
     return found
 
 
+def _refuse_shared_experts(options):
+    """The model's block has its own, which it adds itself."""
+    if options.get("shared_experts") is not None:
+        raise ValueError("shared_experts is for layers of moeccl.torch.MoE; shared experts of a model's block stay where they are, and "
+                         "are added by it. Leave shared_experts out")
+
+
 def replace_transformers(model, **options):
     """Spreads the experts of a model of Hugging Face transformers (Mixtral, Qwen-MoE, OLMoE and all others whose
     experts are called with tokens, indices and weights), version 5 and later, over ranks.
@@ -77,11 +84,12 @@ def replace_transformers(model, **options):
 
     Every rank brings the same model. Each keeps the parameters of its own experts, unchanged, in its own modules;
     gates, shared experts and all else stay as they are. Make optimisers and DistributedDataParallel afterwards: that
-    leaves out the experts. Tokens that attention_mask leaves out are not sent. options: of MoE, but for experts, gate
-    and num_experts; not esp_size. Models whose experts cannot be spread (Llama 4, LongCat) are refused as they are.
+    leaves out the experts. Tokens that attention_mask leaves out are not sent. options: of MoE, but for experts, gate,
+    num_experts and shared_experts; not esp_size. Models whose experts cannot be spread (Llama 4, LongCat) are refused as they are.
     """
     if options.get("esp_size", 1) != 1:
         raise ValueError("experts of transformers are not cut into shards; esp_size must be 1")
+    _refuse_shared_experts(options)
 
     found = _found(model, _is_experts)
     for name, module in found:
@@ -143,8 +151,9 @@ def replace_deepspeed(model, **options):
     Call it when DeepSpeed has made its expert groups: behind deepspeed.initialize (for engine.module), or behind
     set_deepspeed_parallelism. Capacity, drops and the auxiliary loss are the gate's, and outputs DeepSpeed's. Rows
     that DeepSpeed sends for padding are not sent. Averaging gradients stays DeepSpeed's. options: of MoE: mp_size,
-    esp_size, order, schedule, tokens.
+    esp_size, order, schedule, tokens, chunks.
     """
+    _refuse_shared_experts(options)
 
     def make(layer):
         if layer.ep_group is None:

@@ -22,10 +22,13 @@ class Coming(NamedTuple):
     choices: int
     dtype: int
     training: int
+    chunks: int = 1
+    shared: int = 0
 
 
 _NAMES = {"tokens": "tokens", "embedding": "elements per token", "choices": "experts per token",
-          "dtype": "a datatype (of float32, float64, float16, bfloat16)", "training": "gradients (1: yes)"}
+          "dtype": "a datatype (of float32, float64, float16, bfloat16)", "training": "gradients (1: yes)",
+          "chunks": "chunks", "shared": "shared_experts (1: yes)"}
 
 
 def tell(grid, ranks, coming=None, error=None):
