@@ -13,7 +13,7 @@
 
 namespace moeccl {
 
-class ThroughputPass final : public RoutePass {
+class ThroughputPass : public RoutePass {
  public:
   ThroughputPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
@@ -36,14 +36,13 @@ class ThroughputPass final : public RoutePass {
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
 
+ protected:
   // The choices that begin() was given, [tokens][choices], -1 where config.maxRows left no room.
   // Valid until the next begin().
   const std::vector<std::int32_t>& admitted() const { return admitted_; }
   // Rows of any size, one for each token, to where the tokens' go.
-  void carry(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
-             void* stream) {
-    moveRows(communicator, tokens, rows, rowBytes, nullptr, stream);
-  }
+  void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
+                const std::shared_ptr<const PlanName>& inside, void* stream);
   // Rows of float32 added up by token, which `prepare` makes, all of whose memory it owns.
   void addUp(Communicator& communicator, const float* rows, float* tokens, std::int64_t elements,
              std::function<void()> prepare, void* stream);
@@ -60,9 +59,7 @@ class ThroughputPass final : public RoutePass {
     std::vector<std::int32_t> entriesFrom;
   };
   Chosen choose(Communicator& communicator, const Routing& routing, const routes::Home& home) const;
-  void moveRows(Communicator& communicator, const void* tokens, void* rows, std::size_t rowBytes,
-                const std::shared_ptr<const PlanName>& inside, void* stream);
-  // The same of rows of config.hidden elements, which travel as the route says.
+  // As moveRows, of rows of config.hidden elements, which travel as the route says.
   void sendRows(Communicator& communicator, const void* tokens, void* rows,
                 moecclDataType_t datatype, const std::shared_ptr<const PlanName>& inside,
                 void* stream);

@@ -25,8 +25,9 @@ RouteShape byPosition(RouteShape shape) {
 
 TokenRowsPass::TokenRowsPass(Communicator& communicator, const RouteShape& shape,
                              const RoutePrices& prices)
-    : RoutePass(shape, communicator.rank(), prices),
-      rows_(communicator, byPosition(shape), prices) {}
+    : ThroughputPass(communicator, byPosition(shape), prices),
+      byExpert_(shape),
+      expertLoads_(shape.experts.count) {}
 
 void TokenRowsPass::begin(Communicator& communicator, const Routing& routing, void* stream) {
   const auto choices = static_cast<std::size_t>(shape_.choices);
@@ -34,22 +35,23 @@ void TokenRowsPass::begin(Communicator& communicator, const Routing& routing, vo
   positions_.assign(all, -1);
   for (std::size_t i = 0; i < all; ++i) {
     if (routing.experts[i] < 0) continue;
-    const std::int32_t position = shape_.experts.positionOf(routing.experts[i]);
+    const std::int32_t position = byExpert_.experts.positionOf(routing.experts[i]);
     const auto token = positions_.begin() + static_cast<std::ptrdiff_t>(i - i % choices);
     const auto here = positions_.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(token, here, position) == here) *here = position;
   }
-  rows_.begin(communicator, {routing.tokens, positions_.data(), nullptr, routing.wrong}, stream);
-  const std::vector<std::int32_t>& admitted = rows_.admitted();
-  dropped_ = 0;
+  ThroughputPass::begin(communicator, {routing.tokens, positions_.data(), nullptr, routing.wrong},
+                        stream);
+  const std::vector<std::int32_t>& admitted = this->admitted();
+  droppedChoices_ = 0;
   for (std::size_t i = 0; i < all && shape_.maxRows > 0; ++i) {
     if (routing.experts[i] < 0) continue;
     const auto token = admitted.begin() + static_cast<std::ptrdiff_t>(i - i % choices);
-    const std::int32_t position = shape_.experts.positionOf(routing.experts[i]);
-    dropped_ += std::find(token, token + shape_.choices, position) == token + shape_.choices;
+    const std::int32_t position = byExpert_.experts.positionOf(routing.experts[i]);
+    droppedChoices_ += std::find(token, token + shape_.choices, position) == token + shape_.choices;
   }
-  loads_.add(static_cast<std::int64_t>(all), routing.experts);
-  loads_.addRows(rows_.roomForRows());
+  expertLoads_.add(static_cast<std::int64_t>(all), routing.experts);
+  expertLoads_.addRows(roomForRows());
   tellChoices(communicator, routing);
 }
 
@@ -58,11 +60,11 @@ void TokenRowsPass::tellChoices(Communicator& communicator, const Routing& routi
   for (std::size_t i = 0; i < told.size(); ++i)
     told[i] = {routing.experts[i], routing.weights == nullptr ? 1 : routing.floats()[i]};
   const auto come =
-      static_cast<std::size_t>(rows_.roomForRows()) * static_cast<std::size_t>(shape_.choices);
+      static_cast<std::size_t>(roomForRows()) * static_cast<std::size_t>(shape_.choices);
   std::vector<Choice> arrived(come);
-  rows_.carry(communicator, told.data(), arrived.data(),
-              static_cast<std::size_t>(shape_.choices) * sizeof(Choice), nullptr);
-  const std::int32_t first = shape_.firstExpert(rank_), count = shape_.localExperts(rank_);
+  moveRows(communicator, told.data(), arrived.data(),
+           static_cast<std::size_t>(shape_.choices) * sizeof(Choice), nullptr, nullptr);
+  const std::int32_t first = byExpert_.firstExpert(rank_), count = byExpert_.localExperts(rank_);
   auto here = std::make_shared<RowChoices>();
   here->experts.resize(come);
   here->weights.resize(come);
@@ -76,7 +78,7 @@ void TokenRowsPass::tellChoices(Communicator& communicator, const Routing& routi
 }
 
 const float* TokenRowsPass::rowWeights() const {
-  return shape_.weights == moecclRouteWeightsRows ? choices_->weights.data() : nullptr;
+  return byExpert_.weights == moecclRouteWeightsRows ? choices_->weights.data() : nullptr;
 }
 
 void TokenRowsPass::returnWeights(Communicator& communicator, const float* rowWeightGradients,
@@ -88,7 +90,7 @@ void TokenRowsPass::returnWeights(Communicator& communicator, const float* rowWe
   const auto kept =
       std::make_shared<Kept>(Kept{choices_, std::vector<float>(choices_->experts.size())});
   // Whatever a row has for choices of other ranks does not count.
-  rows_.addUp(
+  addUp(
       communicator, kept->own.data(), weightGradients, shape_.choices,
       [kept, rowWeightGradients] {
         for (std::size_t i = 0; i < kept->own.size(); ++i)

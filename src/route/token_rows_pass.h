@@ -11,40 +11,18 @@
 
 namespace moeccl {
 
-class TokenRowsPass final : public RoutePass {
+class TokenRowsPass final : public ThroughputPass {
  public:
   TokenRowsPass(Communicator& communicator, const RouteShape& shape, const RoutePrices& prices);
 
-  bool tellsOthers() const override { return rows_.tellsOthers(); }
   void begin(Communicator& communicator, const Routing& routing, void* stream) override;
-  bool isCounted() const override { return true; }
-  std::int64_t roomForRows() const override { return rows_.roomForRows(); }
-  const std::vector<std::int64_t>& expertBegins(Communicator& communicator) override {
-    return rows_.expertBegins(communicator);
-  }
-  std::int64_t dropped() const override { return dropped_; }
-  void rankCounts(Communicator& communicator, std::int64_t* counts) const override {
-    rows_.rankCounts(communicator, counts);
-  }
+  std::int64_t dropped() const override { return droppedChoices_; }
   const float* rowWeights() const override;
   const std::int32_t* rowExperts() const override { return choices_->experts.data(); }
-  std::int64_t tokens() const override { return rows_.tokens(); }
-  const char* algorithmName() const override { return rows_.algorithmName(); }
-
-  void dispatch(Communicator& communicator, const void* tokens, void* rows, void* stream) override {
-    rows_.dispatch(communicator, tokens, rows, stream);
-  }
-  void combine(Communicator& communicator, const void* rows, void* output, bool forward,
-               void* stream) override {
-    rows_.combine(communicator, rows, output, forward, stream);
-  }
-  void combineBackward(Communicator& communicator, const void* outputGradients, const void* rows,
-                       void* rowGradients, void* weightGradients, void* stream) override {
-    rows_.combineBackward(communicator, outputGradients, rows, rowGradients, weightGradients,
-                          stream);
-  }
   void returnWeights(Communicator& communicator, const float* rowWeightGradients,
                      float* weightGradients, void* stream) override;
+  std::vector<std::int64_t> loads(Communicator&) const override { return expertLoads_.counts(); }
+  void forgetLoads(Communicator&) override { expertLoads_.forget(); }
 
  private:
   // The choices of the rows that have come, [rows][choices].
@@ -54,8 +32,9 @@ class TokenRowsPass final : public RoutePass {
   };
   void tellChoices(Communicator& communicator, const Routing& routing);
 
-  ThroughputPass rows_;
-  std::int64_t dropped_ = 0;
+  const RouteShape byExpert_;  // the route's; shape_ has positions in the place of experts
+  ExpertLoads expertLoads_;
+  std::int64_t droppedChoices_ = 0;
   std::vector<std::int32_t> positions_;
   std::shared_ptr<const RowChoices> choices_;
 };
