@@ -101,7 +101,7 @@ TEST_P(Threads, SubsetsInDifferentThreads) {
         return moecclCommCreateSubset(comm, members.data(), count, subset, nullptr);
       };
       moecclComm_t subset = nullptr;
-      for (int round = 0; round < 50; ++round) {
+      for (int round = 0; round < 1000; ++round) {
         const moecclResult_t result = make(-1 - i, &subset);
         const std::string text = moecclGetLastError(nullptr);
         checkThat(result == moecclInvalidArgument &&
