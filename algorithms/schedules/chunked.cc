@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <span>
+#include <vector>
 
 #include "algorithms/schedules/transformations.h"
 
@@ -153,6 +154,17 @@ Schedule betweenBatches(const Schedule& schedule) {
   return made.build();
 }
 
+// Whether each table has been written before it is read.
+bool isInOrder(const Schedule& schedule) {
+  std::vector<std::size_t> written(schedule.tables.size(), 0);
+  for (std::size_t i = 0; i < schedule.phases.size(); ++i)
+    for (const int table : schedule.phases[i].writes) written[static_cast<std::size_t>(table)] = i;
+  for (std::size_t i = 0; i < schedule.phases.size(); ++i)
+    for (const int table : schedule.phases[i].reads)
+      if (written[static_cast<std::size_t>(table)] > i) return false;
+  return true;
+}
+
 }  // namespace
 
 Schedule chunked(const Schedule& schedule, int chunks) {
@@ -161,7 +173,11 @@ Schedule chunked(const Schedule& schedule, int chunks) {
     throw NotOffered("schedule " + schedule.name + " cannot be cut in chunks: " + why);
   };
   if (schedule.chunks != 1) refuse("it is already");
-  if (has(schedule, Dim::partTokens)) return Chunks(schedule, kOfParts, chunks).build();
+  if (has(schedule, Dim::partTokens)) {
+    const Schedule made = Chunks(schedule, kOfParts, chunks).build();
+    if (!isInOrder(made)) refuse("a chunk needs what all of them make");
+    return made;
+  }
   if (!schedule.dropless) refuse("a batch's places are whole where nothing splits it");
   if (has(schedule, Dim::keptRows)) refuse("it exchanges no rows of experts");
   return Chunks(betweenBatches(schedule), kOfBatches, chunks).build();

@@ -160,6 +160,24 @@ TEST(Schedules, PipelineTheirChunks) {
 }
 
 // Without capacity the baseline cuts batches, which no phase splits.
+// Tokens are split and gathered before the gate, which sees all of them.
+TEST(Schedules, AreNotCutWhereAChunkNeedsTheOthers) {
+  Builder s("gathers first", kForward);
+  const int part = s.split(GroupKind::mp, s.input(), "part");
+  const int parts = s.exchange(Collective::allGather, GroupKind::mp, part, "parts");
+  const int tokens = s.join(parts, "tokens");
+  const int routing = s.gate(tokens, s.weights("gate", {Dim::gateWeights})).routing;
+  const int rows = s.permute(
+      tokens, routing, {Dim::ep, Dim::localExperts, Dim::mp, Dim::slots, Dim::embedding}, "rows");
+  const int given = s.exchange(Collective::splitDispatch, GroupKind::world, rows, "given");
+  const int back =
+      s.exchange(Collective::combineAllGather, GroupKind::world, s.experts(given, "made"), "back");
+  s.output(s.combine(back, routing, "output"));
+  const Schedule whole = s.build();
+  EXPECT_EQ(chunked(whole, 1), whole);
+  EXPECT_THROW(chunked(whole, 2), NotOffered);
+}
+
 TEST(Schedules, PipelineTheChunksOfBatches) {
   const Options inTwo = {.dropless = true, .chunks = 2};
   EXPECT_EQ(exchangesOf("baseline", kForward, inTwo),
