@@ -16,8 +16,8 @@ namespace moeccl::test {
 struct Job {
   int ranks = 1;
   // Node sizes; empty: one node. Ranks are numbered node by node.
-  std::vector<int> nodes;
-  std::string algorithms;
+  std::vector<int> nodes = {};
+  std::string algorithms = {};
   bool processes = false;  // else threads
   bool ucx = false;        // all it finds, by MOECCL_TRANSPORT; else what the library chooses
   bool progressThread = false;
