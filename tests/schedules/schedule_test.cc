@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "moeccl/moe.h"
 #include "tests/schedules/support.h"
 
 namespace moeccl::schedules {
@@ -40,6 +41,11 @@ TEST(Schedules, AreFoundByTheirNames) {
     EXPECT_FALSE(entry.description.empty());
   }
   EXPECT_EQ(find("ppmoe"), find("PPMoE"));
+  // Programs have these numbers.
+  EXPECT_EQ(find("baseline"), &registry()[moecclScheduleBaseline - 1]);
+  EXPECT_EQ(find("S1"), &registry()[moecclScheduleS1 - 1]);
+  EXPECT_EQ(find("S2"), &registry()[moecclScheduleS2 - 1]);
+  EXPECT_EQ(find("PPMoE"), &registry()[moecclSchedulePpMoe - 1]);
   EXPECT_EQ(find("S"), nullptr);
   EXPECT_EQ(find("S11"), nullptr);
 }
