@@ -11,6 +11,7 @@
 #include "kernels/narrow.h"
 #include "kernels/runtime_cuda.h"
 #include "kernels/warp_cuda.h"
+#include "src/base/round_up.h"
 
 namespace moeccl::cuda {
 namespace {
@@ -260,8 +261,7 @@ Gate::Memory Gate::memory(std::byte* workspace) const {
   std::size_t used = 0;
   const auto take = [&]<typename T>(T*& at, std::int64_t count) {
     at = workspace == nullptr ? nullptr : reinterpret_cast<T*>(workspace + used);
-    used +=
-        (static_cast<std::size_t>(count) * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    used += roundUp(static_cast<std::size_t>(count) * sizeof(T), kAlignment);
   };
   Memory memory{};
   const std::int64_t perExpert = tokens_ * config_.experts;
