@@ -95,7 +95,8 @@ moecclComm_t subsetOf(moecclComm_t whole, const std::vector<int>& places, MPI_Co
   const bool good =
       result == moecclSuccess && std::ranges::count(numbers, number) == std::ssize(numbers);
   if (allSucceeded(comm, good)) return made;
-  if (result != moecclSuccess) tell(comm, moecclGetLastError(made == nullptr ? whole : made));
+  // This thread's: another one may be failing to make a subset of `whole` as well.
+  if (result != moecclSuccess) tell(comm, moecclGetLastError(nullptr));
   moecclCommRelease(made);
   return nullptr;
 }
