@@ -44,9 +44,9 @@ class Route : public std::enable_shared_from_this<Route> {
   const at::ScalarType type_, weightType_;
   const moecclRouteWeights_t weights_;
   const bool rowsByToken_;
+  Tensors busy_;  // with what goes on beside the caller; they outlive its stream
   Owned<moecclRoute_t, moecclRouteDestroy> route_;
-  Owned<moecclStream_t, moecclStreamDestroy> stream_;  // of what goes on beside the caller
-  Tensors busy_;                                       // with that
+  Owned<moecclStream_t, moecclStreamDestroy> stream_;
   moecclRouteInfo_t info_ = MOECCL_ROUTE_INFO_INITIALIZER;
 };
 
