@@ -185,9 +185,9 @@ MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
 /* The text of the last error of `comm`. With NULL, or a communicator that no longer lives, it is
- * this thread's. That is of a function without a communicator, or says why the last communicator
- * that the thread aborted or destroyed had failed. "" if there was none. Valid until the next call
- * on `comm`, or on this thread. */
+ * this thread's: of its last function that failed, or why the last communicator that it aborted or
+ * destroyed had failed. "" if there was none. Valid until the next call on `comm`, or on this
+ * thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* ------------------------------------------------------------------------------- communicators */
@@ -248,9 +248,9 @@ MOECCL_API moecclResult_t moecclCommSplit(moecclComm_t comm, int color, int key,
 /* Makes a communicator of ranks[nRanks], ranks of comm, in this order; the caller's is among them.
  * Collective over these alone: other ranks neither call nor wait. It uses the connections of comm.
  * All ranks make two subsets of the same ranks in the same order. Several threads may make subsets
- * at once. config as in moecclCommSplit. Errors: InvalidArgument (NULL, nRanks < 1, a rank outside
- * comm or listed twice, a list without the caller). InvalidUsage (members disagree on the config;
- * too many communicators; a GPU communicator). Those of moecclSend, by which the members agree. */
+ * at once, beside no other call on comm. config as in moecclCommSplit. Errors: InvalidArgument
+ * (NULL, nRanks < 1, a rank outside comm or listed twice, a list without the caller). InvalidUsage
+ * (members disagree on the config; too many communicators; a GPU communicator). moecclSend's. */
 MOECCL_API moecclResult_t moecclCommCreateSubset(moecclComm_t comm, const int* ranks, int nRanks,
                                                  moecclComm_t* newComm,
                                                  const moecclConfig_t* config);

@@ -8,6 +8,7 @@
 #include "algorithms/choice.h"
 #include "src/base/log.h"
 #include "src/comm/bounded_blocks.h"
+#include "src/model/alternatives.h"
 #include "src/model/answers.h"
 
 namespace moeccl {
@@ -43,7 +44,11 @@ void Communicator::setProfile(std::shared_ptr<const Profile> profile, int ranksO
 }
 
 void Communicator::chooseAs(const Communicator& parent) {
-  if (parent.model_ != nullptr) setProfile(parent.model_->profile(), parent.model_->ranksOnNode());
+  // Makes no model of `parent`, which other threads read.
+  if (parent.model_ != nullptr)
+    setProfile(parent.model_->profile(), parent.model_->ranksOnNode());
+  else
+    setProfile(nullptr, parent.topology_.nodeSize(largestNode(parent.topology_)));
 }
 
 void Communicator::decide(CollectiveCall& call) {

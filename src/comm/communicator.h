@@ -72,7 +72,7 @@ class Communicator {
   CostModel& model();
   // nullptr: typical links. `ranksOnNode`: as CostModel has it. The same on all ranks.
   void setProfile(std::shared_ptr<const Profile> profile, int ranksOnNode = 0);
-  // Takes the profile of `parent`, of which other threads may be making subsets.
+  // Takes the profile of `parent`, and its nodes. Other threads may be making subsets of it.
   void chooseAs(const Communicator& parent);
   // Decides what a call leaves open: the algorithm, and how relays know the sizes of blocks. All
   // ranks decide alike. Throws Error.

@@ -95,7 +95,8 @@ std::shared_ptr<Communicator> Communicator::subset(const std::vector<int>& ranks
     return moecclCommCreateSubset(comm_, ranks.data(), static_cast<int>(ranks.size()), &comm,
                                   &config);
   });
-  check(result, comm_, "making a group of " + std::to_string(ranks.size()) + " ranks");
+  // Other threads may be making groups: this one's own text.
+  check(result, nullptr, "making a group of " + std::to_string(ranks.size()) + " ranks");
   return std::shared_ptr<Communicator>(new Communicator(comm, name_));
 }
 
