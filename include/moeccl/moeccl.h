@@ -185,9 +185,9 @@ MOECCL_API moecclResult_t moecclGetVersion(int* version);
 /* A constant text for a result code; never NULL. */
 MOECCL_API const char* moecclGetErrorString(moecclResult_t result);
 /* The text of the last error of `comm`. With NULL, or a communicator that no longer lives, it is
- * this thread's: of its last function that failed, or why the last communicator that it aborted or
- * destroyed had failed. "" if there was none. Valid until the next call on `comm`, or on this
- * thread. */
+ * this thread's. That is of its last function that failed, or says why the last communicator that
+ * it aborted or destroyed had failed. "" if there was none. Valid until the next call on `comm`, or
+ * on this thread. */
 MOECCL_API const char* moecclGetLastError(moecclComm_t comm);
 
 /* ------------------------------------------------------------------------------- communicators */
