@@ -66,10 +66,11 @@ SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
 SHORTER = [
     # Of RESULTS.md and PREDICT.md, which took minutes to hours.
     (r"--budget (?:75|280|300|420)(?: --max-bytes \dM)?", "--budget 60 --force --collectives alltoall " + SMALL),
+    (r"--grids 1x8x1 --max-bytes 8M --budget 60", "--grids 1x8x1 --budget 60 --force " + SMALL),
     (r" -n \d+ (?:-w \d )?-r \d+", " -n 1 -w 1 -r 1"),
     (r"run FOLDER --repetitions 5", "run FOLDER --repetitions 2 --shapes 2x4 --uplinks none --transports ob1 --budget 30 --force"),
     (r"-l 62 --seed 38011 --scale 16", "-l 1 --scale 64"),
-    (r"--layers 12 --seed 32 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
+    (r"--layers 12 --seed 261128 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
     (r"--layers 12 (.*) -r 9 --turn-ms 60 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
     (r"embedding=2048,(.*) -r 9", r"embedding=256,\1 -r 1"),
     (r"wrong\.json", "right.json"),
