@@ -77,12 +77,15 @@ Routing readRouting(moecclRoute& route, Communicator& communicator, Routing rout
   return routing;
 }
 
+// to: where the caller wants the pass.
 void begin(const HeldRoute& held, const moecclRouting_t* theirs, moecclStream_t stream,
-           RoutePass& pass) {
+           const moecclRoutePass_t* to, RoutePass& pass) {
   moecclRoute& route = held.get();
   Communicator& communicator = held.communicator();
   Routing routing{};
   const auto read = [&] {
+    require(to != nullptr, "pass is NULL; pass where to store the pass");
+    requireStream(communicator, stream);
     const moecclRouting_t given = readStruct(kRouting, theirs);
     if (given.error != nullptr) invalid(clipped(given.error, MOECCL_REVOKE_TEXT_BYTES));
     routing = {given.tokens, given.experts, given.weights};
@@ -116,12 +119,10 @@ moecclResult_t moecclRouteBegin(moecclRoute_t route, const moecclRouting_t* rout
   return moeccl::on<moeccl::HeldRoute>(
       "moecclRouteBegin", route, [&](const moeccl::HeldRoute& held) {
         moecclRoute& it = held.get();
-        moeccl::require(pass != nullptr, "pass is NULL; pass where to store the pass");
-        moeccl::requireStream(held.communicator(), stream);
         moecclRoutePass* made = nullptr;
         moeccl::orRevoke(held.communicator(), [&] { made = it.open(held.communicator()); });
         try {
-          moeccl::begin(held, routing, stream, *made->pass);
+          moeccl::begin(held, routing, stream, pass, *made->pass);
         } catch (...) {
           moecclRoute::end(*made);
           throw;

@@ -578,6 +578,33 @@ TEST(RouteErrors, OneRankWithAWrongRouting) {
   }
 }
 
+// A pass or a stream that only one rank has wrong is told, as its routing is.
+TEST(RouteErrors, OneRankWithAWrongArgument) {
+  Case c;
+  c.nodes = {2, 1};
+  const World world(c);
+  runJob(jobOf(c), [&](moecclComm_t comm, int rank) {
+    const Grid grid(comm, world);
+    const Route route(grid.it, c);
+    const std::vector<float> ones(world.experts[rank].size(), 1);
+    moecclRouting_t routing = MOECCL_ROUTING_INITIALIZER;
+    routing.tokens = world.tokens(rank);
+    routing.experts = world.experts[rank].data();
+    routing.weights = ones.data();
+    const bool wrong = rank == 1;
+    moecclRoutePass_t pass = nullptr;
+    const auto refused = [&](moecclStream_t stream, moecclRoutePass_t* to, const char* says) {
+      checkError(moecclRouteBegin(route.it, &routing, stream, to),
+                 wrong ? moecclInvalidArgument : moecclRemoteError, comm,
+                 {"moecclRouteBegin", says});
+      checkThat(pass == nullptr, "a pass was made");
+      exercise(world, comm, route.it, rank);
+    };
+    refused(nullptr, wrong ? nullptr : &pass, "pass is NULL");
+    refused(wrong ? &routing : nullptr, &pass, "stream");
+  });
+}
+
 TEST(RouteErrors, OneRankWithAnotherConfig) {
   Case c;
   c.nodes = {2, 1};
