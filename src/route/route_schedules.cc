@@ -3,6 +3,7 @@
 #include "src/route/route_schedules.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "moeccl/model.h"
@@ -46,8 +47,9 @@ RouteSchedules::RouteSchedules(moecclGrid_t grid, const RouteShape& shape, int d
                            : givenComputeOnHost(shape.datatype)) {
   const Device current(*this);
   passed_ = compute_->mark();
-  // Says what is wrong.
-  layerShape(configOf(shape.maxTokens), shape.schedule, groups_.shape);
+  // Say what is wrong.
+  layerShape(configOf(0), shape.schedule, groups_.shape);
+  requireRoomFor(shape.maxTokens, "config.maxTokens");
 }
 
 RouteSchedules::~RouteSchedules() {
@@ -60,10 +62,12 @@ moecclMoeConfig_t RouteSchedules::configOf(std::int64_t tokens) const {
   moecclMoeConfig_t config = MOECCL_MOE_CONFIG_INITIALIZER;
   config.tokens = tokens;
   config.embedding = shape_.hidden;
-  // Two matrices make up an expert.
+  // Two matrices make up an expert, as wide as a layer's can be.
   const std::int64_t shards = groups_.shape.nEsp;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   config.hidden =
-      std::max<std::int64_t>(shape_.expertElements / (2 * shape_.hidden) / shards, 1) * shards;
+      shards * std::clamp<std::int64_t>(shape_.expertElements / (2 * shape_.hidden) / shards, 1,
+                                        kMost / shards);
   config.experts = shape_.experts.count;
   config.topK = shape_.choices;
   config.capacityFactor = shape_.capacityFactor;
@@ -78,6 +82,16 @@ moecclMoeConfig_t RouteSchedules::configOf(std::int64_t tokens) const {
   // No prediction knows for how long a routing makes the host wait on GPUs.
   if (device_ >= 0 && config.dropless == 1) config.tokenRouting = -1;
   return config;
+}
+
+// what: where the number is from.
+void RouteSchedules::requireRoomFor(std::int64_t tokens, const char* what) const {
+  try {
+    layerShape(configOf(tokens), shape_.schedule, groups_.shape);
+  } catch (const Error&) {
+    throw Error(moecclInvalidArgument, std::string(what) + " is " + std::to_string(tokens) +
+                                           "; so many tokens exceed the address space");
+  }
 }
 
 LayerShape RouteSchedules::shapeOf(std::int64_t tokens, const ScheduleChoice& choice) const {

@@ -89,6 +89,7 @@ class RouteSchedules {
 
  private:
   moecclMoeConfig_t configOf(std::int64_t tokens) const;
+  void requireRoomFor(std::int64_t tokens, const char* what) const;
   ScheduleChoice predicted(std::int64_t tokens) const;
   bool learns() const { return shape_.learn && shape_.schedule == moecclScheduleAuto; }
   std::shared_ptr<Learning> learningFor(std::int64_t tokens, const ScheduleChoice& first) const;

@@ -249,6 +249,9 @@ TEST(RouteScheduleErrors, NameTheFieldThatIsWrong) {
        [](auto& it) { it.weights = moecclRouteWeightsRows; },
        {"config.weights must be moecclRouteWeightsCombine or None"}},
       {kFour, [](auto& it) { it.expertElements = -1; }, {"config.expertElements is -1"}},
+      {kFour,
+       [](auto& it) { it.maxTokens = std::numeric_limits<int64_t>::max(); },
+       {"config.maxTokens is 9223372036854775807", "address space"}},
       {kFour, [](auto& it) { it.training = 2; }, {"config.training is 2", "0 to 1"}},
       {kFour, [](auto& it) { it.learn = 2; }, {"config.learn is 2", "0 to 1"}},
       {kPlain,
@@ -317,6 +320,21 @@ TEST(RouteScheduleErrors, NameTheFieldThatDiffers) {
     moecclRoute_t route = nullptr;
     checkError(moecclRouteCreate(grid, &config, &route), moecclInvalidUsage, comm,
                {"wire is 0 on rank 0 and float8e4m3 on rank 2"});
+  });
+}
+
+// Predictions alone read their size.
+TEST(RouteSchedules, TakeExpertsOfAnySize) {
+  constexpr moecclGridShape_t kSharded{1, 2, 2, moecclOrderEspEp};
+  onGrid(kSharded, [&](moecclComm_t comm, moecclGrid_t grid, int rank) {
+    const Scheduled c{.grid = kSharded, .capacityFactor = 1};
+    moecclRouteConfig_t config = configOf(c);
+    config.expertElements = std::numeric_limits<int64_t>::max();
+    moecclRoute_t route = nullptr;
+    check(moecclRouteCreate(grid, &config, &route), comm);
+    HostMemory memory;
+    SchedulePass(c, comm, route, rank, std::vector<int64_t>(4, 5), 0, memory, nullptr).both();
+    check(moecclRouteDestroy(route));
   });
 }
 
