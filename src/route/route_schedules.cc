@@ -206,7 +206,8 @@ std::string RouteSchedules::save() const {
 
 std::function<void()> RouteSchedules::restore(std::string_view text) {
   // Before the first Begin the text says for how many tokens it is.
-  const std::int64_t tokens = learned_ >= 0 ? learned_ : last_ >= 0 ? last_ : tokensIn(text);
+  const std::int64_t its = tokensIn(text), tokens = learned_ >= 0 ? learned_ : its;
+  requireRoomFor(its, "the text's number of tokens");
   std::shared_ptr<Learning> learning = learning_;
   if (learned_ < 0 && learns()) learning = learningFor(tokens, predicted(bucketOf(tokens)));
   if (learning != nullptr) {
@@ -218,7 +219,8 @@ std::function<void()> RouteSchedules::restore(std::string_view text) {
       learned_ = tokens;
     };
   }
-  const InChunks saved = scheduleIn(text, wordOf(configOf(tokens), groups_.shape), shape_.schedule);
+  // What is not learned is for any number of tokens.
+  const InChunks saved = scheduleIn(text, wordOf(configOf(its), groups_.shape), shape_.schedule);
   const std::string name = nameInChunks(saved.schedule, saved.chunks, saved.routed);
   if (saved.chunks > 1)
     throw Error(moecclInvalidArgument,
@@ -229,7 +231,7 @@ std::function<void()> RouteSchedules::restore(std::string_view text) {
                 "text is of schedule " + name + ", but the route does not route tokens");
   if (const char* why = whyNotAround(choice.schedule, groups_.shape, shape_.training))
     throw Error(moecclInvalidUsage, "text is of schedule " + name + "; " + why);
-  shapeOf(tokens, choice);  // says what is wrong
+  shapeOf(its, choice);  // says what is wrong
   return [this, choice] { kept_ = choice; };
 }
 

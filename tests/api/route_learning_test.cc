@@ -140,6 +140,11 @@ TEST(RouteChoices, AreRestored) {
                   "what was learned: " + now);
         check(moecclRouteRestore(again, now.c_str()), rank.comm());
         checkThat(saved(again) == now, "the text does not come back");
+        // A later Begin with another number of tokens changes nothing.
+        c.tokens += 4;
+        rank.pass(c, again)->both();
+        check(moecclRouteRestore(again, text.c_str()), rank.comm());
+        checkThat(currentOf(saved(again)) == other, "not the schedule that was saved");
       }
     }
   });
@@ -156,6 +161,8 @@ TEST(RouteChoices, ThatAreWrongAreRefusedByAllRanks) {
                  {"no pass has begun"});
     checkError(moecclRouteRestore(route, "moeccl-learned 1 layer ranks=4"), moecclInvalidArgument,
                rank.comm(), {"ranks=4", "tokens="});
+    checkError(moecclRouteRestore(route, "moeccl-learned 1 layer tokens=9223372036854775807"),
+               moecclInvalidArgument, rank.comm(), {"9223372036854775807", "address space"});
     const auto pass = rank.pass(c, route);
     const std::string text = saved(route);
     const auto refused = [&](const char* what, moecclResult_t result,
