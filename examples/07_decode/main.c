@@ -1,6 +1,5 @@
-/* Decodes token by token, in latency mode. Some ranks have no sequences of their own. All
- * can call each expert, a function, so what must come back is known. Link it with
- * -lm too. */
+/* Decodes token by token, in latency mode. Some ranks have no sequences of their own. All can call
+ * each expert, a function, so what must come back is known. Link it with -lm too. */
 #include <math.h>
 #include <moeccl/route.h>
 #include <stdio.h>

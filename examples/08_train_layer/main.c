@@ -1,6 +1,5 @@
-/* Trains a layer with its own gate and experts, which scale tokens by vectors. Ranks bring another
- * number of tokens to each step. The layer is to learn 2 x where x[0] > 0, and -x elsewhere.
- * Link it with -lm too. */
+/* Trains a layer with its own gate and experts, which scale tokens by vectors. The layer learns 2 x
+ * where x[0] > 0, else -x. Each step, ranks bring other numbers of tokens. Link it with -lm too. */
 #include <math.h>
 #include <moeccl/route.h>
 #include <stdio.h>
