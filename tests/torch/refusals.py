@@ -8,6 +8,7 @@ import torch.distributed as dist
 from harness import check, main, raises
 from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DeviceMesh, DTensor, Replicate, Shard
 
 import moeccl.torch
@@ -91,6 +92,43 @@ def experts_beside_fsdp():
                 seen += [loss.detach(), norm]
             losses.append(torch.stack(seen))
         assert torch.allclose(*losses, rtol=1e-5), losses
+
+
+@check
+def experts_that_ddp_averages():
+    """Also where the model that leaves them out is part of another."""
+    def around(model):
+        return torch.nn.Sequential(moeccl.torch.exclude_experts(model))
+
+    for options in ({}, {"ep_size": 2}):
+        for model in (Model(**options), around(Model(**options))):
+            parallel = torch.nn.parallel.DistributedDataParallel(model)
+            for _ in range(2):
+                raises(lambda: parallel(tokens_of(RANK)), "parameter", "weight", f"on the ranks {list(range(WORLD))}", "exclude_experts(")
+        torch.nn.parallel.DistributedDataParallel(moeccl.torch.exclude_experts(Model(**options)))(tokens_of(RANK)).sum().backward()
+    # Over ranks that hold the same experts.
+    model = Model(ep_size=2)
+    torch.nn.parallel.DistributedDataParallel(model, process_group=model.layer.replica_mesh.get_group())(tokens_of(RANK)).sum().backward()
+
+
+@check
+def optimizers_that_step_parts():
+    """Each on one rank, whose values all others get."""
+    for options in ({}, {"ep_size": 2}):
+        model = Model(**options)
+        model(tokens_of(RANK)).square().sum().backward()
+        before = [each.detach().clone() for each in model.layer.experts.parameters()]
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=1e-2)
+        for _ in range(2):
+            raises(optimizer.step, "parameter", "weight", f"on the ranks {list(range(WORLD))}", "expert_parameters(model)")
+        assert all(torch.equal(each, was) for each, was in zip(model.layer.experts.parameters(), before))
+        ours = moeccl.torch.expert_parameters(model)
+        ZeroRedundancyOptimizer([each for each in model.parameters() if each not in ours], torch.optim.SGD, lr=1e-2).step()
+        same = ZeroRedundancyOptimizer(model.layer.experts.parameters(), torch.optim.SGD, lr=1e-2,
+                                       process_group=model.layer.replica_mesh.get_group())
+        same.step()
+        for each, was in zip(model.layer.experts.parameters(), before):
+            assert torch.allclose(each, was - 1e-2 * each.grad)
 
 
 @check

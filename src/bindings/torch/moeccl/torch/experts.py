@@ -209,6 +209,21 @@ def refuse_cut(module, ranks, whose):
                             f"experts, and its gradient is of all ranks. {_HOW}")
 
 
+def refuse_averaged(experts, places, parallel, ranks):
+    """Raises where DistributedDataParallel averages parameters of experts over other ranks than those that hold the same experts.
+    places: by name."""
+    over = torch.distributed.get_process_group_ranks(parallel.process_group)
+    if set(over) <= set(ranks):
+        return
+    averaged = {id(each) for each in parallel._module_parameters}
+    for name, parameter in experts.named_parameters():
+        if id(parameter) in averaged and name in places and not places[name].shared:
+            raise TypeError(
+                f"DistributedDataParallel has the experts' parameter {name}, and made it the same on the ranks {over}; those that hold "
+                f"the same experts are {ranks}. Make the model anew, and pass DistributedDataParallel(moeccl.torch.exclude_experts("
+                "model)), with what is around it in model")
+
+
 _HOW = ("A layer's experts belong to their ranks. Shard them over those that hold the same ones, before the rest of the model: "
         "fully_shard(layer.experts, mesh=layer.replica_mesh), or each expert of a ModuleList. Or leave them out: "
         "fully_shard(model, ignored_params=moeccl.torch.expert_parameters(model)); of FSDP1, ignored_states=")

@@ -2,18 +2,20 @@
 
 import contextlib
 import copy
+import weakref
 
 import torch
 from torch.distributed import get_process_group_ranks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import _C
 from . import chunks as chunked
 from . import recomputation, state
 from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
-from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_cut,
-                      refuse_wrapper, register)
+from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_averaged,
+                      refuse_cut, refuse_wrapper, register)
 from .grid import grid_of
 from .losses import load_balancing_loss, loads, router_z_loss
 from .passes import Owner, check_wire, refuse_transforms
@@ -162,7 +164,7 @@ class MoE(Owner, torch.nn.Module):
         self.half_done = {}  # backward passes behind their first exchange, by number
         self._told_backward = set()  # numbers of passes that are computed again, before their gradients
         self._live()
-        self._checked = None
+        self._checked = self._checked_parallel = None
         self.number = self.grid.number_layer()
         self.shard_dims = dict(shard_dims or {})
         self._place_parameters(dict(expert_dims or {}))
@@ -190,7 +192,7 @@ class MoE(Owner, torch.nn.Module):
     def _place_parameters(self, dims):
         experts, local = self.experts, self.num_local_experts
         self._count = len(list(experts.parameters()))
-        self.sharded = among_replicas(experts, self._replica_ranks(), self._count)
+        self.sharded = among_replicas(experts, self.replica_ranks(), self._count)
         self.lists = list(lists_of(experts, local, dims))
         self.places = places_of(experts, self.lists, local, dims)
         if self.whole_states:
@@ -598,6 +600,7 @@ class MoE(Owner, torch.nn.Module):
     def _checked_call(self, tokens, indices, weights, training):
         """Tokens, indices and weights, or an error that this rank sees by itself."""
         self.note_sharded()
+        self._refuse_averaged()
         if not self._is_shared:
             self._share_late()
         if tokens.device.type != "cpu":
@@ -623,7 +626,7 @@ class MoE(Owner, torch.nn.Module):
         found = self._identities()
         if found == self._checked:
             return
-        ranks = self._replica_ranks()
+        ranks = self.replica_ranks()
         self.sharded = among_replicas(self.experts, ranks, self._count)
         shared = [each for each in self.sharded if each in self.places and self.places[each].shared]
         if shared:
@@ -635,7 +638,17 @@ class MoE(Owner, torch.nn.Module):
                     refuse_cut(module, ranks, what)
         self._checked = found
 
-    def _replica_ranks(self):
+    def _refuse_averaged(self):
+        """An error where DistributedDataParallel averages experts that differ."""
+        parallel, checked = DistributedDataParallel._get_active_ddp_module(), self._checked_parallel
+        if parallel is None or (checked is not None and checked() is parallel):
+            return
+        if self.grid.size > 1:
+            refuse_averaged(self.experts, self.places, parallel, self.replica_ranks())
+        self._checked_parallel = weakref.ref(parallel)
+
+    def replica_ranks(self):
+        """Of torch.distributed: those that hold the same experts, or the same shards of them."""
         everyone = get_process_group_ranks(self.grid.group)
         return [everyone[each] for each in self.grid.replica_ranks]
 

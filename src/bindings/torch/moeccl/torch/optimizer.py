@@ -5,9 +5,11 @@ torch.optim has hooks on every optimizer's steps, and on one optimizer's state_d
 parameters gets the latter by the former: also where torch.distributed.checkpoint makes a new optimizer's state.
 """
 
+import sys
 import weakref
 
 import torch
+from torch.distributed import get_process_group_ranks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .experts import owners
@@ -54,12 +56,28 @@ def _load(optimizer, state_dict):
     return _converted(optimizer, state_dict, local_part)
 
 
+def _refuse_parts(optimizer, ours):
+    """Raises where ZeroRedundancyOptimizer would overwrite experts by those of the rank that steps parameters at their place."""
+    zero = sys.modules.get("torch.distributed.optim.zero_redundancy_optimizer")
+    if zero is None or not isinstance(optimizer, zero.ZeroRedundancyOptimizer):
+        return
+    over = get_process_group_ranks(optimizer.process_group)
+    for _, layer, name in ours:
+        ranks = layer.replica_ranks()
+        if not set(over) <= set(ranks):
+            raise TypeError(
+                f"ZeroRedundancyOptimizer has the experts' parameter {name}, and would make it the same on the ranks {over}; those that "
+                f"hold the same experts are {ranks}. Give moeccl.torch.expert_parameters(model) to an optimizer of their own, and it "
+                "the others")
+
+
 def _before_step(optimizer, *_):
     if optimizer in _seen:
         return
-    _seen.add(optimizer)
     known = owners()
     ours = [(each, *known[id(each)]) for each in _parameters(optimizer) if id(each) in known]
+    _refuse_parts(optimizer, ours)
+    _seen.add(optimizer)
     if ours:
         optimizer.register_state_dict_post_hook(_save)
         optimizer.register_load_state_dict_pre_hook(_load)
