@@ -49,7 +49,10 @@ def wrong_calls():
     twice[5] = 3
     return (((tokens, indices, weights[:7]), "weights (7, 2)"), ((tokens, indices + EXPERTS, weights), f"to {EXPERTS - 1}"),
             ((tokens, indices - 2 * EXPERTS, weights), "from 0"), ((tokens, twice, weights), "expert 3 twice"),
-            ((tokens, indices.double(), weights), "indices are torch.float64"), ((tokens, indices, None), "weights"))
+            ((tokens, indices.double(), weights), "indices are torch.float64"), ((tokens, indices, None), "weights"),
+            ((tokens, indices > 0, weights), "indices are torch.bool"), ((tokens, indices.tolist(), weights), "indices are a list"),
+            ((tokens, indices, weights.tolist()), "weights are a list"), ((None, indices, weights), "tokens are a NoneType"),
+            ((torch.tensor(1.0), indices, weights), "tokens are of no dimension"))
 
 
 @check

@@ -47,6 +47,14 @@ def _weights_of(indices, logits):
     return weights / total.where(total > 0, 1)
 
 
+def _flat(tokens):
+    """All tokens, one after another."""
+    if not isinstance(tokens, torch.Tensor) or tokens.dim() == 0:
+        what = "of no dimension" if isinstance(tokens, torch.Tensor) else f"a {type(tokens).__name__}"
+        raise TypeError(f"tokens are {what}; they must be a tensor [..., M]")
+    return tokens.reshape(-1, tokens.shape[-1])
+
+
 def _one_row(rows):
     """A row in the place of none, whose result nobody uses."""
     return torch.cat([rows, rows.new_ones(1, rows.shape[1])])
@@ -240,11 +248,11 @@ class MoE(Owner, torch.nn.Module):
                 f"capacity_factor={self.capacity_factor or None}, schedule={self.schedule}")
 
     def forward(self, tokens, indices=None, weights=None, *, chosen=None):
-        flat = tokens.reshape(-1, tokens.shape[-1])
+        flat = self._or_fail(_flat, tokens)
         if (indices is None) != (weights is None):
             self._fail(ValueError("indices come with weights; those of layer.chosen() alone are passed as chosen="))
         if indices is None:
-            indices, weights = self._route_or_fail(flat, chosen)
+            indices, weights = self._or_fail(self._route, flat, chosen)
         elif chosen is not None:
             self._fail(ValueError("chosen= is a routing of before, and so are indices and weights; pass one of them"))
         else:
@@ -330,11 +338,12 @@ class MoE(Owner, torch.nn.Module):
     def _replicas(self):
         return self.grid.replica_set if self.gradients is not None else None
 
-    def _route_or_fail(self, tokens, chosen):
+    def _or_fail(self, make, *given):
+        """What it makes, or its error on all ranks."""
         if torch.compiler.is_compiling():
-            return self._route(tokens, chosen)
+            return make(*given)
         try:
-            return self._route(tokens, chosen)
+            return make(*given)
         except Exception as error:
             self._fail(error)
 
@@ -431,6 +440,8 @@ class MoE(Owner, torch.nn.Module):
             refuse_transforms()
             given = [each.clone() if isinstance(each, AsyncCollectiveTensor) else each for each in given]
             for name, each in zip(("tokens", "indices", "weights"), given):
+                if not isinstance(each, torch.Tensor):
+                    raise TypeError(f"{name} are a {type(each).__name__}; they must be a tensor")
                 refuse_wrapper(each, name)
         except Exception as error:
             self._fail(error)
@@ -608,7 +619,7 @@ class MoE(Owner, torch.nn.Module):
         if indices.dim() != 2 or indices.shape != weights.shape or len(indices) != len(tokens):
             raise ValueError(f"indices are {tuple(indices.shape)} and weights {tuple(weights.shape)}; both must be "
                              f"[tokens, k], of {len(tokens)} tokens")
-        if indices.is_floating_point() or indices.is_complex() or tokens.is_complex():
+        if indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool or tokens.is_complex():
             raise ValueError(f"indices are {indices.dtype} and tokens {tokens.dtype}; indices must be whole numbers, "
                              "and tokens real ones")
         if self.tokens is not None and len(tokens) > self.tokens:
