@@ -5,6 +5,7 @@
 
 import collections
 import datetime
+import functools
 import gc
 import itertools
 import math
@@ -17,7 +18,7 @@ from exchanges import exchanges
 from expert_models import EMBEDDING, EXPERTS, Expert, Model, Whole, local_experts
 from harness import check, folder, main, raises
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 import moeccl.torch
 from moeccl import _C
@@ -248,6 +249,18 @@ def a_capacity_drops_the_same_choices():
 
 
 @check
+def whole_numbers_of_any_type():
+    """Choices that find no place become -1, which some types do not have."""
+    tokens, weights = random((24, EMBEDDING), RANK), torch.full((24, 2), 0.5)
+    indices = (torch.arange(24)[:, None] + torch.arange(2)) % 3
+    for chunks in (1, 3):
+        layer, results = moeccl.torch.MoE(experts_of({}), num_experts=EXPERTS, capacity_factor=0.5, chunks=chunks), []
+        for dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            results.append(layer(tokens, indices.to(dtype), weights))
+            assert layer.dropped() > 0 and torch.equal(results[-1], results[0]), (dtype, chunks)
+
+
+@check
 def places_go_to_first_choices_first():
     """By hand: two places for each of two experts, in each of two capacity groups of three tokens; the sixth is padding."""
     indices = torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0], [1, -1]])
@@ -261,6 +274,50 @@ def places_go_to_first_choices_first():
     # With an expert that takes more than it has places for, none is left for a second choice.
     kept, dropped = with_places(torch.tensor([[0, 1], [1, 0], [0, 1], [0, 1]]), 2, 0.5, 1, 1, 0)
     assert kept.tolist() == [[0, 1], [1, -1], [0, -1], [-1, -1]] and dropped == 4, (kept, dropped)
+
+
+class Changing(torch.nn.Module):
+    """Experts that change their rows."""
+
+    def forward(self, rows, begins):
+        return rows.mul_(2).tanh_()
+
+
+class Reusing(torch.nn.Module):
+    """Experts whose results lie where the last call's did."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.room = torch.empty(1000, EMBEDDING, dtype=dtype)
+
+    def forward(self, rows, begins):
+        made = self.room[:len(rows)]
+        made.copy_(rows)
+        return made
+
+
+@check
+def experts_that_compute_in_place():
+    """They may change what they get, and not what is on its way."""
+    for dtype, training in itertools.product((torch.float32, torch.float64), (False, True)):
+        tokens, weights = random((41, EMBEDDING), RANK).to(dtype), torch.ones(41, 1, dtype=dtype)
+        call = (torch.arange(41)[:, None] + RANK) % EXPERTS, weights
+        for options in ({}, {"chunks": 3}, {"shared_experts": torch.nn.Identity()}):
+            shares = "shared_experts" in options
+            with torch.set_grad_enabled(training):
+                given = tokens.clone().requires_grad_(training)
+                output = moeccl.torch.MoE(Changing(), num_experts=EXPERTS, **options)(given, *call)
+            close(output, (2 * tokens).tanh() + tokens * shares, f"the output, {dtype}, {options}", 1e-5)
+            if training:
+                output.sum().backward()
+                close(given.grad, 2 - 2 * (2 * tokens).tanh().square() + shares, f"the gradient, {dtype}, {options}", 1e-5)
+        with torch.no_grad():
+            close(moeccl.torch.MoE(Reusing(dtype), num_experts=EXPERTS)(tokens, *call), tokens, "in one chunk")
+            for options, said in (({"chunks": 3}, "experts changed in place"),
+                                  ({"shared_experts": torch.nn.ReLU(inplace=True)}, "shared_experts changed the tokens in place")):
+                layer = moeccl.torch.MoE(Reusing(dtype), num_experts=EXPERTS, **options)
+                raises(lambda: layer(tokens.clone(), *call), said)
+                moeccl.torch.recover()
 
 
 class events:
@@ -449,6 +506,25 @@ def checkpoints_and_micro_batches():
     assert torch.equal(tokens.grad, wanted) and all(torch.equal(each, one.grad) for each, one in zip(some, experts))
 
 
+@check
+def selective_checkpoints():
+    """Whatever operators they keep the results of."""
+    for options, kept in itertools.product(({}, {"capacity_factor": 1.0}), ([torch.ops.aten.mm.default], None)):
+        def policy(context, operator, *given, kept=kept, **named):
+            keeps = kept is None or operator in kept
+            return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+        results = []
+        for again in (False, True):
+            model = Model(experts_of({}), chunks=3, shared_experts=Shared(), **options).float()
+            tokens = tokens_of("prime", RANK)[0].float().requires_grad_()
+            contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+            output = checkpoint(model, tokens, use_reentrant=False, context_fn=contexts) if again else model(tokens)
+            output.square().sum().backward()
+            results.append([output, tokens.grad, *(each.grad for each in model.parameters() if each.requires_grad)])
+        assert all(torch.equal(*each) for each in zip(*results)), (options, kept)
+
+
 def parallel(model):
     return DistributedDataParallel(moeccl.torch.exclude_experts(model))
 
@@ -581,7 +657,7 @@ def error_of(call):
     began = time.monotonic()
     try:
         call()
-    except (RuntimeError, ValueError, ZeroDivisionError) as error:
+    except (RuntimeError, TypeError, ValueError, ZeroDivisionError) as error:
         assert time.monotonic() - began < PATIENCE, error
         return str(error)
     return ""
@@ -618,6 +694,10 @@ def errors_in_the_middle_of_chunks():
     model = Model(experts_of({}), shared_experts=torch.nn.Linear(EMBEDDING, 3, dtype=torch.float64))
     text = error_of(lambda: model(tokens_of("even", RANK)[0]))
     assert "shared_experts made (20, 3) of tokens (20, 6)" in text, text
+    moeccl.torch.recover()
+    model.layer.shared_experts = torch.nn.LSTM(EMBEDDING, EMBEDDING, dtype=torch.float64)
+    text = error_of(lambda: model(tokens_of("even", RANK)[0]))
+    assert "shared_experts made a tuple" in text, text
     moeccl.torch.recover()
 
 

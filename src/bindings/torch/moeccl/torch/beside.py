@@ -30,7 +30,8 @@ class _Awaited(torch.autograd.Function):
         # Saved here too: a recomputation must not stop before this.
         ctx.save_for_backward(ticket, kept)
         half.wait()
-        return tuple(each.view_as(each) for each in made)
+        # Views of what is given could not be changed in place.
+        return tuple(each.detach() for each in made)
 
     @staticmethod
     @once_differentiable

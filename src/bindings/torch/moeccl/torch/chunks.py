@@ -73,6 +73,11 @@ def with_places(indices, experts, factor, groups, mp_size, part):
     return indices.where(kept, -1), int((~kept[part * share:(part + 1) * share]).sum())
 
 
+def _version_of(tensor):
+    """Another one once somebody has changed the tensor in place; None where torch counts no versions."""
+    return None if tensor.is_inference() else tensor._version
+
+
 class _Exchanges:
     """Those of a layer's passes, in halves."""
 
@@ -108,8 +113,16 @@ class _Exchanges:
             return rows, of_weights, output.new_empty(0)
 
         half = Half(layer, start, start_backward, lambda rows, weights, anchor: (layer.times(rows, scale), weights, anchor))
-        made = half.begin(ticket, results, weights, anchor)
-        return lambda: half.end(ticket, results.detach(), made)[0]
+        made, version = half.begin(ticket, results, weights, anchor), _version_of(results)
+
+        def end():
+            output = half.end(ticket, results.detach(), made)[0]
+            if _version_of(results) != version:
+                raise RuntimeError("experts changed in place what they had made of another chunk's rows, while it travelled; each call "
+                                   "must return memory of its own, or chunks be 1")
+            return output
+
+        return end
 
 
 def run(layer, tokens, weights, passes):
@@ -120,7 +133,10 @@ def run(layer, tokens, weights, passes):
     parts, factors = ([each] if len(passes) == 1 else each.split(sizes) for each in (tokens.to(dtype), weights))
     tickets = [each.ticket() for each in passes]
     rows_of = exchanges.dispatch(tickets[0], parts[0])
+    version = _version_of(tokens)
     shared = layer.run_shared_experts(tokens)
+    if _version_of(tokens) != version:
+        raise RuntimeError("shared_experts changed the tokens in place, while they travelled; its first module must not be in place")
     rows, anchor = rows_of()
     outputs, output_of = [], None
     for place, ticket in enumerate(tickets):

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import weakref
 
 import torch
@@ -9,6 +10,7 @@ from torch.distributed import get_process_group_ranks
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import Replicate, Shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._python_dispatch import _disable_current_modes
 
 from .. import _C
 from . import chunks as chunked
@@ -107,14 +109,15 @@ class MoE(Owner, torch.nn.Module):
                  DistributedDataParallel; "sum": of their sum; None: of the sum over the ranks that share the experts,
                  and replicas are left to the caller, as DeepSpeed wants it.
     chunks       Each rank's tokens are cut into so many parts, and rows of one travel while experts compute another's. So
-                 experts are called so many times. Results are those of one chunk but for rounding; the same choices are
-                 dropped. If experts compute each row by itself, and neither pass follows a schedule, outputs and gradients
-                 of tokens and weights have the same bits. Under a schedule (explain() tells) nothing travels beside
-                 experts, shared ones neither. torch.compile takes all tokens as one chunk.
+                 experts are called so many times, and what a call returns must stay as it is until the layer's call ends. Results
+                 are those of one chunk but for rounding; the same choices are dropped. If experts compute each row by itself, and
+                 neither pass follows a schedule, outputs and gradients of tokens and weights have the same bits. Under a schedule
+                 (explain() tells) nothing travels beside experts, shared ones neither. torch.compile takes all tokens as one
+                 chunk.
     shared_experts
                  A module that all tokens [n, M] pass, besides the experts that they choose. It makes rows [n, M], which are
-                 added to the output. It runs while the first rows travel. All ranks have it, as they have the gate:
-                 DistributedDataParallel or FSDP averages its gradients.
+                 added to the output. It runs while the first rows travel, so it must not change the tokens in place. All ranks
+                 have it, as they have the gate: DistributedDataParallel or FSDP averages its gradients.
 
     wire         torch.float8_e4m3fn or float8_e5m2: tokens on their way to experts, and gradients of outputs, travel as that,
                  with a scale for each 128 elements. Of dropless layers whose schedule is "auto" and mp_size 1.
@@ -157,8 +160,8 @@ class MoE(Owner, torch.nn.Module):
                              "an mp_size of 1")
         if gradients not in ("mean", "sum", None):
             raise ValueError(f"gradients is {gradients!r}; it must be 'mean', 'sum' or None")
-        if capacity_factor is not None and not capacity_factor > 0:
-            raise ValueError(f"capacity_factor is {capacity_factor}; it must be above 0, or None for a dropless layer")
+        if capacity_factor is not None and not 0 < capacity_factor < math.inf:
+            raise ValueError(f"capacity_factor is {capacity_factor}; it must be a finite number above 0, or None for a dropless layer")
         self.top_k, self.hidden, self.tokens = top_k, hidden, tokens
         self.capacity_factor = float(capacity_factor or 0)
         self.capacity_groups = capacity_groups or 0
@@ -450,7 +453,8 @@ class MoE(Owner, torch.nn.Module):
             with self.revoking():
                 return self._finished(given[0], *begun)
         tokens, indices, weights = given
-        passes = self._begin(tokens.detach(), indices, weights.detach(), torch.is_grad_enabled(), self.chunks)
+        with _disable_current_modes():  # a selective checkpoint counts operators, and a recomputation takes fewer of them
+            passes = self._begin(tokens.detach(), indices, weights.detach(), torch.is_grad_enabled(), self.chunks)
         with self.revoking():
             return chunked.run(self, tokens, weights, passes)
 
@@ -492,6 +496,8 @@ class MoE(Owner, torch.nn.Module):
         if self.shared_experts is None:
             return None
         made = self.shared_experts(tokens)
+        if not isinstance(made, torch.Tensor):
+            raise TypeError(f"shared_experts made a {type(made).__name__} of tokens; it must make a tensor of their shape")
         if made.shape != tokens.shape:
             raise ValueError(f"shared_experts made {tuple(made.shape)} of tokens {tuple(tokens.shape)}; both must have one shape")
         return made.to(tokens.dtype)
@@ -630,7 +636,8 @@ class MoE(Owner, torch.nn.Module):
         if training and self.sharded and self.scale_of(type_of(tokens.dtype)) != self._scale:
             raise ValueError("tokens are float16 and fully_shard has cut the experts: gradients of both would need other scales; "
                              "use bfloat16 or float32, or leave the experts out (ignored_params=)")
-        return tokens, indices, weights
+        # Others may have no -1, which says that a choice is not made.
+        return tokens, indices if indices.dtype in (torch.int32, torch.int64) else indices.long(), weights
 
     def note_sharded(self):
         """Finds out which parameters fully_shard has cut among replicas; an error where FSDP has cut them otherwise."""
