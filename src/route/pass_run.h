@@ -272,6 +272,8 @@ class PassRun {
     std::int64_t tokens = 0;  // of that
     Memory weightGradients;   // as it gives them
     std::size_t room = 0;
+    Memory rows;  // zeros, where the caller's are not there
+    std::size_t rowsRoom = 0;
     const Phase* weighted = nullptr;  // in which it does, until they are taken
   };
   std::vector<Routed> routed_;

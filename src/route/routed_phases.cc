@@ -68,7 +68,16 @@ moecclResult_t PassRun::moveRouted(const Phase& phase, moecclStream_t stream) {
   if (!phase.backward) return moecclPassCombine(pass, from, to, stream);
   const auto bytes = static_cast<std::size_t>(it.tokens * sizes_.at(Dim::choices)) * sizeof(float);
   if (bytes > it.room) mover_.grow(it.weightGradients, it.room, bytes);
-  return moecclPassCombineBackward(pass, from, at(phase.reads[1]), to,
+  const void* rows = at(phase.reads[1]);
+  if (rows == to && to != nullptr) {
+    // Nobody wants the gradients of weights, for which rows are read beside what is written.
+    const std::int64_t count = elements(phase.writes[0]);
+    const auto room = static_cast<std::size_t>(count * mover_.elementBytes());
+    if (room > it.rowsRoom) mover_.grow(it.rows, it.rowsRoom, room);
+    mover_.zero(it.rows.get(), count, stream);
+    rows = it.rows.get();
+  }
+  return moecclPassCombineBackward(pass, from, rows, to,
                                    static_cast<float*>(it.weightGradients.get()), stream);
 }
 

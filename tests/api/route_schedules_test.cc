@@ -110,6 +110,20 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(std::get<0>(info.param).name) + "_" + std::to_string(info.index);
     });
 
+// The gradients of results without weights are not multiplied by any, whatever brings the rows.
+TEST(RouteSchedules, SumWithoutWeightsAcrossNodes) {
+  constexpr moecclGridShape_t kGrid{1, 4, 1, moecclOrderEspEp};
+  onGrid(kGrid, kLoopback, {2, 2},
+         [&](moecclComm_t comm, moecclGrid_t grid, int rank, moecclStream_t stream) {
+           HostMemory memory;
+           Scheduled c{.grid = kGrid, .choices = 4, .weighs = false};
+           for (const char* schedule : schedulesOf(c)) {
+             c.schedule = schedule;
+             exerciseDrawn(c, comm, grid, rank, 10, memory, stream);
+           }
+         });
+}
+
 // Experts see each token N_MP times under the baseline: in inference alone.
 TEST(RouteSchedules, InferUnderTheBaselineWithMpGroups) {
   const Scheduled c{.grid = kFour, .schedule = "baseline", .training = false};
