@@ -10,16 +10,14 @@
 #include "src/api/arguments.h"
 #include "src/base/text.h"
 #include "src/comm/agreement.h"
+#include "src/model/gate_config.h"
 
 namespace moeccl {
 namespace {
 
-// By moecclMoeActivation_t, and by moecclMoeGate_t.
+// By moecclMoeActivation_t.
 constexpr std::array<const char*, moecclMoeNumActivations> kActivations = {
     "moecclMoeGelu", "moecclMoeRelu", "moecclMoeSwiglu"};
-constexpr std::array<const char*, moecclNumGates> kGates = {
-    "moecclGateSoftmax", "moecclGateNoisyTopK",    "moecclGateGShard",
-    "moecclGateSwitch",  "moecclGateExpertChoice", "moecclGateSigmoid"};
 
 // A field of the config, as ranks exchange it.
 struct Field {
@@ -51,7 +49,7 @@ std::vector<Field> fieldsOf(const moecclMoeConfig_t& config, std::int64_t schedu
           {"schedule (config.schedule, or MOECCL_SCHEDULE)", schedule, scheduleText},
           whole("training", config.training),
           whole("chunks", config.chunks),
-          {"gate", config.gate, [](std::int64_t number) { return nameAt(kGates, number); }},
+          {"gate", config.gate, gateText},
           whole("seed", config.seed),
           real("switchGate.jitter", config.switchGate.jitter),
           real("noisyTopK.importanceWeight", config.noisyTopK.importanceWeight),

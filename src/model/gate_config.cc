@@ -66,6 +66,11 @@ std::int32_t groupsOr(const char* name, std::int64_t value, std::int64_t experts
 
 }  // namespace
 
+std::string gateText(std::int64_t gate) {
+  if (gate < 0 || gate >= moecclNumGates) return std::to_string(gate);
+  return kKinds[static_cast<std::size_t>(gate)].name;
+}
+
 gates::Config gateConfig(const moecclMoeConfig_t& config) {
   if (config.gate < 0 || config.gate >= moecclNumGates)
     refuse(
