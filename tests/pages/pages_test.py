@@ -65,17 +65,17 @@ SILENT = re.compile(r"export |(?:cc|c\+\+|mpicxx) |(?:perf/scripts|examples/trai
 SMALL = "--max-bytes 4K --alternatives 2 --max-repetitions 3"
 SHORTER = [
     # Of RESULTS.md and PREDICT.md, which took minutes to hours.
-    (r"--budget (?:75|280|300|420)(?: --max-bytes \dM)?", "--budget 60 --force --collectives alltoall " + SMALL),
+    (r"--budget (?:75|240|300)(?: --max-bytes \dM)?", "--budget 60 --force --collectives alltoall " + SMALL),
     (r"--grids 1x8x1 --max-bytes 8M --budget 60", "--grids 1x8x1 --budget 60 --force " + SMALL),
     (r" -n \d+ (?:-w \d )?-r \d+", " -n 1 -w 1 -r 1"),
     (r"run FOLDER --repetitions 5", "run FOLDER --repetitions 2 --shapes 2x4 --uplinks none --transports ob1 --budget 30 --force"),
-    (r"-l 62 --seed 38011 --scale 16", "-l 1 --scale 64"),
+    (r"-l 12 --seed 271128 --scale 16", "-l 1 --scale 64"),
     (r"--layers 12 --seed 261128 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
-    (r"--layers 12 (.*) -r 9 --turn-ms 60 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
+    (r"--layers 12 (.*) -r 7 --close-repetitions 7 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
     (r"embedding=2048,(.*) -r 9", r"embedding=256,\1 -r 1"),
-    (r"wrong\.json", "right.json"),
-    (r"--kills \d+ --cuts 20 --cuts-at-start 20(?: --stops 2)?", "--kills 1 --cuts 1 --cuts-at-start 1"),
-    (r"--kills [56]0$", "--kills 1"), (r"--lives 100", "--lives 10"), (r"--soak 1000000", "--soak 1000"), (r"alltoall_times$", r"\g<0> 1"),
+    (r"wrong\.json", "profile.json"),
+    (r"--cuts 5 --cuts-at-start 5$", "--cuts 1 --cuts-at-start 1"),
+    (r"--kills [56]0$", "--kills 1"), (r"--lives 100", "--lives 10"), (r"alltoall_times$", r"\g<0> 1"),
     # Its end does not depend on the time that it is given.
     (r"--budget 120 --grids \S+", "--budget 200 --force --grids 2x4x2 --collectives alltoall,dispatch " + SMALL),
     (r"mpirun -np 16 moeccl-fit ", "mpirun -np 4 moeccl-fit --budget 200 --force --collectives alltoall " + SMALL + " "),
