@@ -211,7 +211,7 @@ def print_tables(options):
                 middle = statistics.median(values)
                 means[block].append(middle)
                 row.append("{:.2f} [{:.2f}, {:.2f}]".format(middle, *quartiles(values)))
-            print(f"| {shape}, {'unshaped' if uplink == 'none' else uplink} | " + " | ".join(row) + " |")
+            print(f"| {shape}, {drawing.uplink_text(uplink)} | " + " | ".join(row) + " |")
         print("| geometric mean | " + " | ".join(f"**{geometric(means[block]):.2f}**" for block in blocks) + " |")
         print("| smallest | " + " | ".join(f"{min(means[block]):.2f}" for block in blocks) + " |\n")
         small = [value for block in blocks if block <= 256 for value in means[block]]
@@ -224,7 +224,7 @@ def print_tables(options):
         for block in blocks:
             transport, name, times = best_of_mpi(found[shape, uplink][block])
             row.append(f"{milliseconds(times['auto'])} : {milliseconds(times[name])} {name[4:]}, {transport}")
-        print(f"| {shape}, {'unshaped' if uplink == 'none' else uplink} | " + " | ".join(row) + " |")
+        print(f"| {shape}, {drawing.uplink_text(uplink)} | " + " | ".join(row) + " |")
 
 
 def milliseconds(times):
@@ -239,9 +239,14 @@ def plot(options):
     pyplot = drawing.pyplot()
 
     found = load(options.csv)
-    figure, axes = pyplot.subplots(len(SHAPES), len(UPLINKS), figsize=(12, 9), sharex=True, sharey=True)
-    for (shape, uplink), axis in zip(itertools.product(SHAPES, UPLINKS), axes.flat):
-        runs = found.get((shape, uplink), {})
+    settings = settings_of(found)
+    columns = min(len(settings), len(UPLINKS))
+    rows = math.ceil(len(settings) / columns)
+    figure, axes = pyplot.subplots(rows, columns, figsize=(4 * columns, 3 * rows + 1), sharex=True, sharey=True, squeeze=False)
+    for axis in axes.flat[len(settings):]:
+        axis.set_visible(False)
+    for (shape, uplink), axis in zip(settings, axes.flat):
+        runs = found[shape, uplink]
         blocks = sorted(runs)
         for ours, label, style in (("auto", "the library's choice", "o-"), ("best", "best of moeccl's", "x:")):
             values = [ratios(runs[block], ours) for block in blocks]
@@ -250,14 +255,15 @@ def plot(options):
                           yerr=[[m - quartiles(row)[0] for m, row in zip(middle, values)],
                                 [quartiles(row)[1] - m for m, row in zip(middle, values)]])
         axis.axhline(1, color="gray", linewidth=0.8)
-        axis.set(xscale="log", yscale="log", title=f"{shape}, {'unshaped' if uplink == 'none' else uplink}")
+        axis.set(xscale="log", yscale="log", title=f"{shape}, {drawing.uplink_text(uplink)}")
         axis.set_xticks(blocks, [size_text(block) for block in blocks], rotation=45, fontsize=8)
         axis.set_xticks([], minor=True)
         axis.set_yticks(ticks := [0.5, 0.7, 1, 1.4, 2, 3, 4], [f"{tick:g}" for tick in ticks])
         axis.set_yticks([], minor=True)
+        axis.tick_params(labelbottom=True, labelleft=True)
         axis.grid(alpha=0.3)
     axes[0][0].legend(fontsize=8)
-    figure.supylabel("times faster than the best of Open MPI's")
+    figure.supylabel("times faster than Open MPI's best")
     figure.supxlabel("bytes per block")
     figure.tight_layout()
     drawing.save(figure, options.picture)

@@ -1,7 +1,13 @@
 """What draws: matplotlib, or what to install where there is none."""
 import contextlib
 import io
+import re
 import sys
+
+
+def uplink_text(uplink):
+    """moeccl-lab's none, 1gbit and 100mbit, as on pages."""
+    return "unshaped" if uplink == "none" else re.sub(r"^(\d+)([gm])bit$", lambda found: f"{found[1]} {found[2].upper()}bit/s", uplink)
 
 
 @contextlib.contextmanager

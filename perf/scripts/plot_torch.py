@@ -4,7 +4,7 @@
     plot_torch.py --output FILE.png CSV
 
 A picture for each cluster: milliseconds of a forward and a backward pass with DeepSpeed on Gloo, with DeepSpeed on
-moeccl, and with moeccl.torch.MoE in the layer's place. The number is how many times faster than Gloo. It takes matplotlib.
+moeccl, and with moeccl.torch.MoE in the layer's place. Bars say how many times as fast as on Gloo. It takes matplotlib.
 """
 import argparse
 import csv
@@ -33,14 +33,16 @@ def load(path):
 def draw(axis, cluster, cases):
     for place, (kind, (name, color)) in enumerate(KINDS.items()):
         times = [float(by[kind]["ms"]) for by in cases.values()]
-        heights = [case - 0.28 * (place - 1) for case in range(len(cases))]
+        heights = [case + 0.28 * (place - 1) for case in range(len(cases))]
         axis.barh(heights, times, 0.28, color=color, label=name)
         for height, time, by in zip(heights, times, cases.values()):
             ratio = by[kind]["faster_median"]
-            axis.text(time, height, f" {float(ratio):.1f}" if ratio else "", va="center", fontsize=7)
+            axis.text(time, height, f" {float(ratio):.1f} times as fast" if ratio else "", va="center", fontsize=7)
     axis.set_yticks(range(len(cases)), cases)
     axis.invert_yaxis()
-    axis.set(title=cluster, xlabel="ms of a forward and a backward pass")
+    shape, _, uplink = cluster.partition("-")
+    axis.set(title=f"{shape.replace('x', ' nodes of ')} ranks, {drawing.uplink_text(uplink)}", xlabel="ms of a forward and a backward pass")
+    axis.set_xlim(right=1.25 * axis.get_xlim()[1])
     axis.legend(fontsize=7, loc="lower right")
 
 
