@@ -163,9 +163,9 @@ typedef struct {
    * is never taken for dead. MOECCL_FAILURE_DETECTION (milliseconds) overrides it. A split has its
    * parent's. */
   int64_t failureDetectionMs;
-  /* Called with idleContext by the thread that waits in a call of this communicator or of a split:
-   * again and again, with a progress thread every 100 ms. It can progress other libraries that
-   * peers wait for, such as MPI. It may call no function of moeccl but Revoke. NULL: none. Host
+  /* The thread that waits in a call of this communicator or of a split calls it with idleContext:
+   * after each look in vain, with a progress thread every 100 ms. It can progress other libraries
+   * that peers wait for, such as MPI. It may call no function of moeccl but Revoke. NULL: none. Host
    * communicators only. */
   void (*idle)(void* context);
   void* idleContext;

@@ -115,7 +115,7 @@ void Domain::wakeProgressThread() {
 void Domain::waitOnce(Lock& lock, Waiter& self) {
   if (leading_) {
     follow(lock);
-    self.looks = 0;
+    self.looks = 1;
     return callIdle(lock, self);
   }
   {
@@ -134,6 +134,8 @@ void Domain::waitOnce(Lock& lock, Waiter& self) {
 // Others may lead meanwhile: the function may take long, and wait for what they hold.
 void Domain::callIdle(Lock& lock, Waiter& self) {
   if (idle_.function == nullptr || isProgressThread) return;
+  // A look that found something may find more, and the function may give the core away.
+  if (idle_.every.count() == 0 && self.looks == 0) return;
   if (idle_.every.count() > 0) {
     const Clock::time_point now = Clock::now();
     // Most waits end before anybody asks for the time.

@@ -75,7 +75,8 @@ class Domain {
   };
 
   // Threads that wait call `function` outside the lock; the progress thread does not. It may be
-  // nullptr. `every`: how long a thread waits between two calls; 0: it calls after each look.
+  // nullptr. `every`: how long a thread waits between two calls; 0: it calls after each look in
+  // vain.
   struct Idle {
     void (*function)(void* context) = nullptr;
     void* context = nullptr;
