@@ -72,7 +72,6 @@ SHORTER = [
     (r"-l 12 --seed 271128 --scale 16", "-l 1 --scale 64"),
     (r"--layers 12 --seed 261128 --scale 64 --repetitions 9", "--layers 1 --scale 64"),
     (r"--layers 12 (.*) -r 7 --close-repetitions 7 --learn 200", r"--layers 1 \1 -r 1 --close-repetitions 0 --turn-ms 0 --learn 3"),
-    (r"embedding=2048,(.*) -r 9", r"embedding=256,\1 -r 1"),
     (r"wrong\.json", "profile.json"),
     (r"--cuts 5 --cuts-at-start 5$", "--cuts 1 --cuts-at-start 1"),
     (r"--kills [56]0$", "--kills 1"), (r"--lives 100", "--lives 10"), (r"alltoall_times$", r"\g<0> 1"),
