@@ -165,8 +165,8 @@ typedef struct {
   int64_t failureDetectionMs;
   /* The thread that waits in a call of this communicator or of a split calls it with idleContext:
    * after each look in vain, with a progress thread every 100 ms. It can progress other libraries
-   * that peers wait for, such as MPI. It may call no function of moeccl but Revoke. NULL: none. Host
-   * communicators only. */
+   * that peers wait for, such as MPI. It may call no function of moeccl but Revoke. NULL: none.
+   * Host communicators only. */
   void (*idle)(void* context);
   void* idleContext;
 } moecclConfig_t;
