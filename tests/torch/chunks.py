@@ -653,6 +653,13 @@ class FailingShared(Failing, Shared):
     pass
 
 
+class Pair(torch.nn.Module):
+    """Experts that make something else of their rows."""
+
+    def forward(self, rows, begins):
+        return rows, rows
+
+
 def error_of(call):
     began = time.monotonic()
     try:
@@ -699,6 +706,11 @@ def errors_in_the_middle_of_chunks():
     text = error_of(lambda: model(tokens_of("even", RANK)[0]))
     assert "shared_experts made a tuple" in text, text
     moeccl.torch.recover()
+    for chunks in (1, 2):
+        layer = moeccl.torch.MoE(Pair(), num_experts=EXPERTS, chunks=chunks)
+        text = error_of(lambda: layer(torch.ones(8, EMBEDDING), torch.arange(8)[:, None], torch.ones(8, 1)))
+        assert "experts made a tuple" in text, text
+        moeccl.torch.recover()
 
 
 def start():

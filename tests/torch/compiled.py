@@ -216,6 +216,33 @@ def what_breaks_the_graph_is_told():
         near(got[1], wanted[1], "the gradient", 2e-6)
 
 
+class Skipping(Together):
+    """Without rows they do nothing, and nothing connects their weight to what they return."""
+
+    def forward(self, rows, begins):
+        parts = [rows[begin:end] @ one for begin, end, one in zip(begins, begins[1:], self.weight) if end > begin]
+        return torch.cat(parts).tanh() if parts else torch.zeros_like(rows)
+
+
+@check
+def experts_that_break_the_graph_and_have_no_rows():
+    """All ranks go through the backward pass, whatever gradients are asked for."""
+    model = moeccl.torch.MoE(Skipping(), num_experts=EXPERTS)
+    weight, weights = model.experts.weight, torch.ones(EXPERTS, 1)
+    spread, last = torch.arange(EXPERTS)[:, None], torch.full((EXPERTS, 1), EXPERTS - 1)
+    for backend in ("eager", "aot_eager"):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend=backend)
+        for step, indices in enumerate((last, spread, last)):
+            tokens = seeded(EXPERTS, HIDDEN, seed=10 * step + RANK).requires_grad_()
+            (wanted,) = torch.autograd.grad(model(tokens, indices, weights).square().sum(), [weight])
+            (given,) = torch.autograd.grad(compiled(tokens, indices, weights).square().sum(), [weight])
+            near(given, wanted, f"{backend}, step {step}: the gradient of weights", 2e-6)
+            weight.grad = None
+            compiled(tokens, indices, weights).square().sum().backward(inputs=[weight])
+            near(weight.grad, wanted, f"{backend}, step {step}: the gradient of weights by backward()", 2e-6)
+
+
 if __name__ == "__main__":
     # Each rank compiles for itself, in a folder of its own.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.mkdtemp(), os.environ.get("RANK", "0"))

@@ -3,13 +3,16 @@
     torchrun --nproc-per-node 4 tests/torch/gradients.py [CHECK...]
 """
 
+import itertools
 import math
 
 import torch
 import torch.distributed as dist
+from exchanges import exchanges
 from expert_models import EMBEDDING, EXPERTS, Expert, Model, Stack, Whole, local_experts, norm, tokens_of
 from harness import check, main, raises
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import moeccl.torch
 
@@ -161,7 +164,7 @@ def backward_to_some_tensors():
             raises(lambda: torch.autograd.grad(loss, experts, retain_graph=True), "0.first" if RANK % 2 == 0 else "4.first",
                    "replicas", "backward()")
         else:
-            returned = torch.autograd.grad(loss, experts, retain_graph=True, allow_unused=True)
+            returned = torch.autograd.grad(loss, experts, retain_graph=True)
         loss.backward(inputs=experts[:2], retain_graph=True)
         some = [each.grad.clone() for each in experts[:2]]
         assert all(each.grad is None for each in [*experts[2:], model.gate.weight])
@@ -169,7 +172,133 @@ def backward_to_some_tensors():
         loss.backward()
         assert all(torch.equal(*pair) for pair in zip(some, (each.grad for each in experts)))
         if not replicas:
-            assert all(torch.equal(given, each.grad) for given, each in zip(returned, experts) if given is not None)
+            assert all(torch.equal(given, each.grad) for given, each in zip(returned, experts))
+
+
+class Stacked(torch.nn.Module):
+    """Experts in one parameter. Without rows they do nothing, and nothing connects them to what they return."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.stack([Expert(each).first.detach() for each in numbers]))
+        self.second = torch.nn.Parameter(torch.stack([Expert(each).second.detach() for each in numbers]))
+
+    def forward(self, rows, begins):
+        if not len(rows):
+            return torch.zeros_like(rows)
+        parts = [torch.tanh(rows[begin:end] @ first) @ second
+                 for first, second, begin, end in zip(self.first, self.second, begins, begins[1:])]
+        return torch.cat(parts)
+
+
+class Listed(torch.nn.Module):
+    """The same, each with parameters of its own."""
+
+    def __init__(self, numbers):
+        super().__init__()
+        self.each = torch.nn.ModuleList(Expert(each) for each in numbers)
+
+    def forward(self, rows, begins):
+        parts = [expert(rows[begin:end]) for expert, begin, end in zip(self.each, begins, begins[1:]) if end > begin]
+        return torch.cat(parts) if parts else torch.zeros_like(rows)
+
+
+# The experts that 20 tokens choose: those of the first ranks have no rows, all the time or but for the first tokens. Or all
+# rows are one expert's.
+ROUTINGS = {"none": lambda place: EXPERTS // 2 + place % (EXPERTS // 2),
+            "some": lambda place: place if place < 3 else EXPERTS // 2 + place % (EXPERTS // 2), "one": lambda place: EXPERTS - 1}
+
+
+def skewed(make, routing, options, dtype):
+    """A layer with experts without rows, and a function that calls it: the loss and the tokens."""
+    local = EXPERTS // options.get("ep_size", WORLD)
+    first = RANK % options.get("ep_size", WORLD) * local
+    options = dict(options)
+    again = options.pop("again", False)
+    if options.get("shared_experts"):
+        options["shared_experts"] = Expert(1000)
+    layer = moeccl.torch.MoE(make(range(first, first + local)), num_experts=EXPERTS, **options).to(dtype)
+    indices = torch.tensor([[ROUTINGS[routing](place)] for place in range(20)])
+
+    def call():
+        tokens = tokens_of(RANK // options.get("mp_size", 1), 0).to(dtype).requires_grad_()
+        given = tokens, indices, torch.ones(20, 1, dtype=dtype)
+        output = checkpoint(layer, *given, use_reentrant=False) if again else layer(*given)
+        return output.square().mean(), tokens
+
+    return layer, call
+
+
+SKEWED = [{}, {"capacity_factor": 2.0}, {"chunks": 3}, {"chunks": 3, "capacity_factor": 2.0}, {"shared_experts": True},
+          {"chunks": 2, "shared_experts": True}, {"tokens": 20, "chunks": 2}, {"mp_size": 2}, {"ep_size": 2},
+          {"ep_size": 2, "chunks": 3}, {"again": True}, {"chunks": 3, "again": True}]
+
+
+@check
+def gradients_of_experts_without_rows():
+    """All ranks go through the backward pass, whatever gradients are asked for. Experts without rows get zeros."""
+    kinds = (Stacked, torch.float32), (Listed, torch.float64)
+    for (make, dtype), routing, options in itertools.product(kinds, ROUTINGS, SKEWED):
+        what = f"rank {RANK}: {make.__name__}, {routing}, {options}, {dtype}"
+        layer, call = skewed(make, routing, options, dtype)
+        experts = list(layer.experts.parameters())
+        call()[0].backward()
+        wanted = [each.grad.clone() for each in experts]
+        assert routing != "none" or RANK > 0 or options.get("ep_size") or not any(each.any() for each in wanted), what
+        for some in (experts, experts[-1:]):
+            layer.zero_grad()
+            call()[0].backward(inputs=some)
+            for each, gradient in zip(experts, wanted):
+                if any(each is other for other in some):
+                    assert torch.equal(each.grad, gradient), what
+                else:
+                    assert each.grad is None, what
+        layer.zero_grad()
+        for unused in (False, True):
+            loss, tokens = call()
+            if layer.grid.replicas > 1:
+                raises(lambda: torch.autograd.grad(loss, experts, allow_unused=unused), "replicas", "backward()")
+                continue
+            *given, of_tokens = torch.autograd.grad(loss, [*experts, tokens], allow_unused=unused)
+            assert all(torch.equal(*pair) for pair in zip(given, wanted)) and of_tokens.any(), what
+            loss, _ = call()
+            given = torch.autograd.grad(loss, experts, allow_unused=unused)
+            assert all(torch.equal(*pair) for pair in zip(given, wanted)), what
+            assert all(each.grad is None for each in experts), what
+
+
+@check
+def hooks_of_experts_without_rows():
+    """They are called on all ranks, as often as on those with rows, with tensors."""
+    for make, options in itertools.product((Stacked, Listed), ({}, {"chunks": 3})):
+        layer, call = skewed(make, "none", options, torch.float64)
+        seen, experts = [], list(layer.experts.parameters())
+        for each in experts:
+            each.register_hook(lambda gradient: seen.append(gradient.shape))
+            each.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad.shape))
+        call()[0].backward()
+        assert sorted(seen) == sorted(2 * [each.shape for each in experts]), (RANK, seen)
+
+
+@check
+def gradients_of_gradients():
+    """They are refused, with nothing sent, also where the loss is linear in the layer's output."""
+    for options, power in itertools.product(({}, {"chunks": 3}, {"shared_experts": Expert(1000)}), (1, 2)):
+        model = Model(torch.nn.ModuleList(local_experts({}, Expert)), **options)
+        tokens = tokens_of(RANK, 0).requires_grad_()
+        asked = [tokens, model.gate.weight]
+        wanted = torch.autograd.grad(model(tokens).pow(power).sum(), asked)
+        loss = model(tokens).pow(power).sum()
+        given = torch.autograd.grad(loss, asked, create_graph=True)
+        assert all(torch.allclose(*pair) for pair in zip(given, wanted)), options
+        for each in given:
+            twice = each.square().sum() + loss
+            with exchanges() as found:
+                raises(lambda: twice.backward(retain_graph=True), "gradients of gradients", "create_graph=True")
+            assert not found, found
+        model.zero_grad()
+        loss.backward()
+        assert torch.allclose(model.gate.weight.grad, wanted[1]), options
 
 
 @check

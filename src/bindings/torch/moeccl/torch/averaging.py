@@ -1,11 +1,14 @@
 """Gradients of experts' parameters, behind a backward pass and in it."""
 
 import contextlib
+import itertools
 
 import torch
 from torch.autograd.graph import get_gradient_edge
 
 from .. import _C
+
+_graphs = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -41,6 +44,47 @@ def _is_asked_for(layer, name, parameter):
                 f"torch.autograd.grad would give the gradient of the experts' parameter {name} by this rank's tokens alone, "
                 "without those of replicas; call backward(), which averages it into .grad") from None
         return False
+
+
+class _Connected(torch.autograd.Function):
+    """What experts made of their rows, connected to parameters that took no part in it. Their gradients are zeros."""
+
+    @staticmethod
+    def forward(ctx, results, *parameters):
+        ctx.parameters = parameters
+        return results.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient, *(torch.zeros_like(each) for each in ctx.parameters)
+
+
+@torch.compiler.assume_constant_result
+def graph_of_compiler():
+    """The number of the graph that torch.compile makes of the caller, of which all parameters are inputs. Another one where
+    something has broken the graph."""
+    context = torch._guards.TracingContext.try_get()
+    return 0 if context is None else vars(context).setdefault("moeccl_number", next(_graphs))
+
+
+@torch.compiler.disable
+def connected(layer, results, rows):
+    """The results, from which a backward pass reaches all parameters of the experts. Experts without rows may leave
+    theirs out, and backward(inputs=) or torch.autograd.grad would pass by the exchange on this rank alone."""
+    unreached = set(layer._checked[0])  # of all of them
+    seen, following = {rows.grad_fn, None}, [results.grad_fn]
+    while following and unreached:
+        node = following.pop()
+        if node not in seen:
+            seen.add(node)
+            following.extend(each for each, _ in node.next_functions)
+            if hasattr(node, "variable"):
+                unreached.discard(id(node.variable))
+    if not unreached:
+        return results
+    missing = [each for name, each in layer.experts.named_parameters()
+               if id(each) in unreached and each.requires_grad and name not in layer.sharded]
+    return _Connected.apply(results, *missing) if missing else results
 
 
 def needs_average(layer, name):

@@ -1,7 +1,25 @@
 """Halves of a pass that go on while the caller computes something else, forward and backward."""
 
+import functools
+
 import torch
-from torch.autograd.function import once_differentiable
+
+from .passes import NO_SECOND
+
+
+def _once(backward):
+    """In the place of torch's once_differentiable, which does not know that gradients depend on what a half keeps."""
+
+    @functools.wraps(backward)
+    def without_second(ctx, *gradients):
+        with torch.no_grad():
+            made = backward(ctx, *gradients)
+        if not torch.is_grad_enabled():
+            return made
+        refusal = torch._C._functions.DelayedError(NO_SECOND, len(made))
+        return refusal(*(each if each is None else each.detach().requires_grad_() for each in made))
+
+    return without_second
 
 
 class _Started(torch.autograd.Function):
@@ -14,7 +32,7 @@ class _Started(torch.autograd.Function):
         return half.start(ticket, *given)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx, *gradients):
         ctx.saved_tensors  # noqa: B018 - a checkpoint recomputes here on all ranks, whatever else is saved on each
         ctx.half.wait()
@@ -34,7 +52,7 @@ class _Awaited(torch.autograd.Function):
         return tuple(each.detach() for each in made)
 
     @staticmethod
-    @once_differentiable
+    @_once
     def backward(ctx, *gradients):
         ticket, kept = ctx.saved_tensors
         ctx.half.gradients = ctx.half.start_backward(ticket, kept, *gradients)

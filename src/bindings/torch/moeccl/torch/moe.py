@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import _C
 from . import chunks as chunked
 from . import recomputation, state
-from .averaging import needs_average, note_backward, refuse_hooks, scaled_parameters
+from .averaging import connected, graph_of_compiler, needs_average, note_backward, refuse_hooks, scaled_parameters
 from .experts import (among_replicas, is_flattened, lists_of, number_experts, pattern_of, places_of, refuse_averaged,
                       refuse_cut, refuse_wrapper, register)
 from .grid import grid_of
@@ -487,9 +487,14 @@ class MoE(Owner, torch.nn.Module):
 
     def results_of(self, rows, begins):
         """What the experts make of their rows."""
+        graph = graph_of_compiler()
         with self._scaled(rows):
             parts = self._run_experts(rows, begins)
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        results = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if not isinstance(results, torch.Tensor):
+            raise TypeError(f"experts made a {type(results).__name__} of their rows; they must make a tensor [rows, M]")
+        whole = torch.compiler.is_compiling() and graph_of_compiler() == graph
+        return connected(self, results, rows) if torch.is_grad_enabled() and not whole else results
 
     def run_shared_experts(self, tokens):
         """What they add to the output; None where there are none."""

@@ -74,6 +74,15 @@ class Owner:
             return _C.route_pass(ticket).dispatch_backward(rows, row_weights, beside)
 
 
+NO_SECOND = ("gradients of gradients (create_graph=True) do not reach through an exchange between ranks; leave the layer or route "
+             "out of what they are made of")
+
+
+def _refuse_second(*_):
+    """In the place of gradients of gradients."""
+    raise RuntimeError(NO_SECOND)
+
+
 def _owner_of(number):
     owner = _owners.get(number)
     if owner is None:
@@ -173,6 +182,7 @@ def _after_dispatch(ctx, rows, row_weights, anchor):
 
 
 _dispatch.register_autograd(_after_dispatch, setup_context=_keep_dispatch)
+_dispatch_backward.register_autograd(_refuse_second)
 
 
 @custom_op("moeccl::route_combine", mutates_args=())
@@ -211,6 +221,7 @@ def _after_combine(ctx, output):
 
 
 _combine.register_autograd(_after_combine, setup_context=_keep_combine)
+_combine_backward.register_autograd(_refuse_second)
 
 # Other ranks wait for each of them, also where what it returns here is empty and of no use.
 for _name in ("begin", "dispatch", "dispatch_backward", "combine", "combine_backward"):
